@@ -16,13 +16,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from bench import (
-    cluster,
     fetch,
     groups,
     isolation,
     latency,
     memory,
-    moves,
     partitions,
     peer,
     produce,
@@ -31,6 +29,7 @@ from bench import (
 )
 from bench.clients import consume as client_consume
 from bench.clients import produce as client_produce
+from bench.cluster import moves, three_brokers
 from bench.harness.bench import Bench, Row
 from bench.harness.errors import BenchError
 from bench.harness.report import write_into
@@ -78,7 +77,7 @@ ROWS: tuple[Row, ...] = (
     *memory.ROWS,
     *partitions.ROWS,
     *groups.ROWS,
-    *cluster.ROWS,
+    *three_brokers.ROWS,
     *flushed.CLUSTER_ROWS,
     *moves.ROWS,
     *security.ROWS,

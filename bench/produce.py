@@ -20,7 +20,7 @@ from bench.harness.load.produce import (
     requests_for,
 )
 from bench.harness.results import Measurement, Target
-from ottla.record.codecs import Codec
+from ottla.record.compression.codecs import Codec
 
 # Producers as they are configured by default today, with a sync that all of them share.
 ONE_PARTITION = PRODUCTION._replace(name="one partition", partitions=1)

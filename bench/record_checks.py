@@ -13,7 +13,7 @@ from functools import partial
 
 from bench.harness.batch import Shape, record_batch
 from ottla.record.batch import BASE_TIMESTAMP, check_produced
-from ottla.record.codecs import Codec
+from ottla.record.compression.codecs import Codec
 from ottla.record.validation import plain_walk
 from ottla.record.validation.checking import Rules, check_records
 from ottla.record.validation.readiness import readiness

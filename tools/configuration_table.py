@@ -138,7 +138,9 @@ def page() -> str:
     for name, (kafka, why) in DIFFERENT_DEFAULTS.items():
         parts.append(row(code(name), default(by_name[name]), kafka, why))
     parts.append("\n## Settings of a topic\n\n")
-    parts.append(row("name", "type", "default", "allowed", "broker settings behind it", "meaning"))
+    parts.append(
+        row("name", "type", "default", "allowed", "broker settings for its default", "meaning")
+    )
     parts.append("|---|---|---|---|---|---|\n")
     parts += topic_rows()
     parts.append("\n## Settings of a broker\n")

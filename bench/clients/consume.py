@@ -26,10 +26,10 @@ import polars
 import pyarrow as pa
 
 from bench.clients.ceiling import receive, receive_and_check
+from bench.clients.duel import Apart, duel, rows
 from bench.harness.batch import Shape
 from bench.harness.bench import Bench
 from bench.harness.broker import Broker
-from bench.harness.duel import Apart, duel, rows
 from bench.harness.errors import BenchError
 from bench.harness.load.produce import DEFAULTS
 from bench.harness.results import KAFKA, OTTLA, Measurement, Target

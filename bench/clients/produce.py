@@ -23,9 +23,9 @@ import numpy as np
 import pyarrow as pa
 
 from bench.clients.ceiling import send_encoded
+from bench.clients.duel import duel, rows
 from bench.harness.bench import Bench
 from bench.harness.broker import Broker
-from bench.harness.duel import duel, rows
 from bench.harness.results import OTTLA, Measurement, Target
 from ottla import AsyncProducer, Producer
 

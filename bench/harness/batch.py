@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import crc32c
 
-from ottla.record.codecs import Codec, compress
+from ottla.record.compression.codecs import Codec, compress
 
 HEADER_SIZE = 61
 CRC_AT = 17

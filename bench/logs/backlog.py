@@ -33,7 +33,7 @@ from bench.harness.load.produce import DEFAULTS, PlainRequests, produce_load
 from bench.harness.process import settle_disk
 from bench.harness.results import Measurement, Target, confidence
 from bench.harness.results import number as number_text
-from ottla.record.codecs import Codec
+from ottla.record.compression.codecs import Codec
 
 SHAPE = Shape(100, 100)
 # Of the long mode.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 
-from bench.cluster import ONE_PARTITION
+from bench.cluster.three_brokers import ONE_PARTITION
 from bench.harness.batch import Shape
 from bench.harness.bench import Bench, Measured, Row, alternate
 from bench.harness.broker import Broker

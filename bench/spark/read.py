@@ -24,7 +24,7 @@ from bench.harness.broker import Broker, ManagedBroker
 from bench.harness.load.fetch import Filled
 from bench.harness.load.produce import Setting
 from bench.harness.results import KAFKA, OTTLA, Measurement, Target
-from bench.harness.spark import (
+from bench.spark.sources import (
     OFFICIAL,
     OURS,
     TUNED,

@@ -26,7 +26,8 @@ from bench.harness.batch import Shape
 from bench.harness.bench import Bench, Row
 from bench.harness.errors import BenchError
 from bench.harness.results import KAFKA, OTTLA, Measurement, Target
-from bench.harness.spark import (
+from bench.spark.read import CORES, bootstrap_of, partitioned
+from bench.spark.sources import (
     OFFICIAL,
     OURS,
     TUNED,
@@ -35,7 +36,6 @@ from bench.harness.spark import (
     topic_stream,
     turns,
 )
-from bench.spark.read import CORES, bootstrap_of, partitioned
 from ottla import Producer
 
 if TYPE_CHECKING:

@@ -53,8 +53,8 @@ def at_once(steps: Steps[T]) -> T:
 
 
 class stepwise(Generic[P, T]):  # noqa: N801 - used as a decorator
-    """Makes a function that works in steps one that does all of them when it is called; its `steps`
-    are for those who give others their turn in between."""
+    """Decorate a function that works in steps: a call does all of them, and its `steps` are for those
+    who give others their turn in between."""
 
     def __init__(self, steps: Callable[P, Steps[T]]) -> None:
         self.steps = steps

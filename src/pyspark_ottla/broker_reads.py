@@ -113,7 +113,8 @@ class _Reading:
             ) from None
 
     async def _go_on(self, state: ReadPartition) -> int:
-        """The offset to be read is not in the log: the next that is, if that is no error."""
+        """The first offset that is left, when the one to be read is gone. DataLost if that is an
+        error."""
         admin = SourceAdmin(self._cluster)
         at = dict.fromkeys([state.partition], FIRST)
         first = (await admin.list_offsets(at))[state.partition].offset or 0

@@ -134,7 +134,7 @@ class _Log:
 
 
 def _joined(stretches: Iterable[Stretch]) -> Iterator[Stretch]:
-    """Those that follow each other in a file as one."""
+    """The stretches, with those that follow each other in a file joined."""
     last: Stretch | None = None
     for each in stretches:
         if last is not None and last.path == each.path:
@@ -259,8 +259,8 @@ def _walk(log: _Log, segment: _Segment, *, torn_allowed: bool) -> None:
             log.stretches.append(Stretch(path, begun, at, first_offset))
             begun, first_offset = at, log.end
         if at == begun:
-            _soon_read(segment.file, at, 2 * _MARK_EVERY)
-        at = _past_plain(log, segment, at, min(size, begun + _MARK_EVERY))
+            _read_ahead(segment.file, at, 2 * _MARK_EVERY)
+        at = _skip_plain(log, segment, at, min(size, begun + _MARK_EVERY))
         if at >= size or at - begun >= _MARK_EVERY:
             continue
         header = segment.part(at, HEADER_SIZE)
@@ -294,15 +294,16 @@ def _walk(log: _Log, segment: _Segment, *, torn_allowed: bool) -> None:
         log.stretches.append(Stretch(path, begun, at, first_offset))
 
 
-def _soon_read(file: int, at: int, size: int) -> None:
+def _read_ahead(file: int, at: int, size: int) -> None:
     """Let the disk begin with what is read next. Headers lie far from each other, and the system
     would not guess that all are wanted; the tasks want what lies between them."""
     if advise := getattr(os, "posix_fadvise", None):
         advise(file, at, size, os.POSIX_FADV_WILLNEED)
 
 
-def _past_plain(log: _Log, segment: _Segment, at: int, limit: int) -> int:
-    """Go on past batches of records, of no transaction, in which nothing is wrong, up to the limit.
+def _skip_plain(log: _Log, segment: _Segment, at: int, limit: int) -> int:
+    """The position after the batches that follow, up to the limit, which are of no transaction and
+    sound.
 
     Nearly all are, and their number is what a plan takes its time for.
     """

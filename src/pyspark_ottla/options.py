@@ -266,7 +266,7 @@ def _read(
 
 
 def _bound(named: Mapping[str, str], names: tuple[str, str, str], default: int) -> Bound:
-    """By the first of the three options that is given, as in Spark's source."""
+    """The bound that the first of the three options sets which is given, as in Spark's source."""
     same_time, times, offsets = names
     if same_time in named:
         return Bound(same_time, times=_read(named, same_time, _time, 0))

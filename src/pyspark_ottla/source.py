@@ -24,7 +24,7 @@ from ottla.client.errors import OttlaError
 from pyspark_ottla.errors import OptionError
 from pyspark_ottla.options import Mode, SourceOptions, read_options
 from pyspark_ottla.schema import spark_schema
-from pyspark_ottla.workers import keep_modules_out_of_collections, plainly
+from pyspark_ottla.workers import keep_modules_out_of_collections, plain_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,13 +43,13 @@ class OttlaDataSource(DataSource):
     def name(cls) -> str:
         return "ottla"
 
-    @plainly
+    @plain_errors
     def schema(self) -> StructType:
         options = read_options(self.options)
         values = None if options.values is None else _settled(options.values)
         return spark_schema(options.include_headers, values)
 
-    @plainly
+    @plain_errors
     def reader(self, schema: StructType) -> DataSourceReader:
         return OttlaReader(self._read_options(schema, "batch"))
 
@@ -71,14 +71,14 @@ class OttlaDataSource(DataSource):
             raise OptionError("the source ottla has a schema of its own: leave out schema(…)")
         return options
 
-    @plainly
+    @plain_errors
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from pyspark_ottla.writing.options import read_sink_options
         from pyspark_ottla.writing.sink import OttlaWriter
 
         return OttlaWriter(schema, read_sink_options(self.options, "batch"), overwrite)
 
-    @plainly
+    @plain_errors
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, N802
         from pyspark_ottla.writing.options import read_sink_options
         from pyspark_ottla.writing.sink import OttlaStreamWriter
@@ -92,7 +92,7 @@ class OttlaReader(DataSourceReader):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
-    @plainly
+    @plain_errors
     def partitions(self) -> list[InputPartition]:
         if self._options.path is not None:
             from pyspark_ottla import folder
@@ -102,7 +102,7 @@ class OttlaReader(DataSourceReader):
 
         return [InputPartition(piece) for piece in broker.plan(self._options)]
 
-    @plainly
+    @plain_errors
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from pyspark_ottla import broker_reads, folder
 

@@ -23,8 +23,8 @@ _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
 
-def plainly(method: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-    """A method that Spark calls: an exception of ours reaches its user as its sentence alone.
+def plain_errors(method: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+    """Decorate a method that Spark calls: users see our exceptions as a sentence, without a stack.
 
     The message says what is wrong and what to do; the dozens of lines of Python's stack that Spark puts
     before it are of no use to him. Other exceptions keep theirs. (The worker ends with the exception, so

@@ -458,9 +458,9 @@ async def test_an_attempt_to_connect_that_nobody_waits_for_any_more() -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.001):
             await cluster.refresh()  # waits for the back-off to be over
-    (line,) = cluster._connections._lines.values()
-    assert line.opening is not None
-    await asyncio.wait([line.opening])
+    (entry,) = cluster._connections._entries.values()
+    assert entry.opening is not None
+    await asyncio.wait([entry.opening])
     gc.collect()
     await cluster.close()
     assert complaints == []

@@ -13,7 +13,7 @@ import pytest
 from store_kit.faulty import Faults, FaultyStore
 
 from ottla.cluster import layout
-from ottla.cluster.controller import Controller, InconsistentClusterId, UnsupportedFeature
+from ottla.cluster.controller import Controller, UnsupportedFeature
 from ottla.cluster.decisions.brokers import unregister_broker
 from ottla.cluster.decisions.configs import AlteredResource, ConfigChange, full_change
 from ottla.cluster.decisions.features import FeatureRange, FeatureUpdate
@@ -161,23 +161,6 @@ def test_everything_is_there_after_a_restart(
         part.leader_epoch for topic in after.topics.values() for part in topic.partitions
     }
     assert leader_epochs == {1}, "every start is a new term of every leader"
-
-
-def test_the_cluster_id_may_be_given_and_is_held_to(
-    tmp_path: Path, controller_of: ControllerOf, broker: BrokerOf
-) -> None:
-    async def given(store: EmbeddedStore) -> None:
-        controller = controller_of(store, cluster_id="MkU3OEVBNTcwNTJENDM2Qk")
-        assert (await controller.open(broker(1))).cluster_id == "MkU3OEVBNTcwNTJENDM2Qk"
-        await controller.close()
-
-    async def other(store: EmbeddedStore) -> None:
-        with pytest.raises(InconsistentClusterId, match="MkU3OEVBNTcwNTJENDM2Qk"):
-            await controller_of(store, cluster_id="another").open(broker(1))
-
-    over_store(tmp_path, given)
-    over_store(tmp_path, given)
-    over_store(tmp_path, other)
 
 
 def test_subscribers_are_told_in_order_and_before_the_answer(

@@ -48,7 +48,7 @@ class Topic(NamedTuple):
     epoch: int
 
     def batch(self, number: int) -> bytes:
-        """The record with that number: a second of record time behind the one before it."""
+        """The record with that number: a second of record time after the one before it."""
         return a_batch(
             [self.value(number)],
             FIRST_TIMESTAMP + 1_000 * number,
@@ -177,7 +177,7 @@ def begun_anew(wire: Wire, topic: Topic) -> None:
 
 def offline(wire: Wire, topic: Topic) -> None:
     """Every way to the log says KAFKA_STORAGE_ERROR."""
-    # A read behind the damage; those before it may be served or not.
+    # A read after the damage; those before it may be served or not.
     assert wire.fetch(topic.name, 0, 5).error_code == ErrorCode.KAFKA_STORAGE_ERROR
     answer = wire.produce_batch(topic.name, 0, topic.batch(COUNT))
     assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR

@@ -1,7 +1,7 @@
 """kill -9 in the middle of heavy produce, again and again: every acknowledged record is there, once,
 in order, and the indexes are sound.
 
-KILL_ROUNDS sets the number of kills (3 by default, 8 in `make test-long`, 50 in `make soak`), KILL_SEED
+KILL_ROUNDS sets the number of kills (2 by default, 8 in `make test-long`, 50 in `make soak`), KILL_SEED
 the moments of the kills and what is written; a failure names its seed. (What reaches the broker in what
 order still depends on the machine: a seed repeats the plan, not every race.)
 """

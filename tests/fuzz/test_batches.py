@@ -1,4 +1,4 @@
-"""The batch validator and the readers behind it, with batches that lie under right checksums."""
+"""The batch validator and the readers after it, with bad batches that have a right checksum."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from ottla.protocol.messages.produce import (
     TopicProduceData,
 )
 from ottla.record.batch import Codec, check_batch, check_produced, headers, records
+from ottla.record.compression.recompress import recompress
 from ottla.record.errors import InvalidBatch
 from ottla.record.legacy import downgrade, messages, upgrade
-from ottla.record.recompress import recompress
 from ottla.record.validation.findings import Rules
 from ottla.server.disk import worker_jobs as jobs
 
@@ -83,7 +83,7 @@ def test_readers_refuse_or_return(reader: str, kind: str) -> None:
     right=st.booleans(),
 )
 def test_one_change_to_a_good_batch(seed: int, at: int, junk: bytes, right: bool) -> None:
-    """With a wrong checksum nothing passes that was changed behind it."""
+    """With a wrong checksum nothing passes that was changed after the checksum."""
     good = good_batch(random.Random(seed))
     at %= len(good)
     data = bytearray(good)

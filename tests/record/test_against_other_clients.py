@@ -13,7 +13,7 @@ from kafka.record.memory_records import MemoryRecords as KafkaPythonReader
 from kafka.record.memory_records import MemoryRecordsBuilder as KafkaPythonBuilder
 
 from ottla.record.batch import Record, build_batch, check_produced, read_header, records
-from ottla.record.codecs import Codec
+from ottla.record.compression.codecs import Codec
 from ottla.record.legacy import build_message_set, downgrade, messages, upgrade
 
 ROOM = 1 << 24

@@ -33,7 +33,7 @@ from ottla.record.batch import (
     set_log_append_time,
     stamp,
 )
-from ottla.record.codecs import Codec
+from ottla.record.compression.codecs import Codec
 
 RECORDS = [
     Record(0, 1_700_000_000_000, b"key", b"value"),

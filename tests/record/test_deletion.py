@@ -18,7 +18,7 @@ from ottla.record.batch import (
     check_batch,
     records,
 )
-from ottla.record.codecs import Codec
+from ottla.record.compression.codecs import Codec
 from ottla.record.control import COMMIT, build_end_of_transaction, control_type
 from ottla.record.deletion import DELETION, build_cover, build_mark, read_mark
 from ottla.record.errors import InvalidRecord

@@ -22,7 +22,7 @@ from ottla.record.batch import (
     check_produced,
 )
 from ottla.record.checksum import crc32c
-from ottla.record.codecs import Codec
+from ottla.record.compression.codecs import Codec
 from ottla.record.errors import InvalidBatch
 from ottla.record.validation import frames
 from ottla.record.validation.checking import check_records

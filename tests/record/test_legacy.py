@@ -26,9 +26,9 @@ from ottla.record.batch import (
     headers,
     records,
 )
-from ottla.record.codecs import Codec, compress, decompress
+from ottla.record.compression.codecs import Codec, compress, decompress
+from ottla.record.compression.stream_frames import with_kafka_v0_lz4_checksum
 from ottla.record.control import build_end_of_transaction
-from ottla.record.framing import with_kafka_v0_lz4_checksum
 from ottla.record.legacy import build_message_set, downgrade, messages, upgrade
 
 NOW = 1_700_000_000_000

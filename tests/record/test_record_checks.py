@@ -31,7 +31,7 @@ from ottla.record.batch import (
     read_header_fields,
     records,
 )
-from ottla.record.codecs import compress, decompress
+from ottla.record.compression.codecs import compress, decompress
 from ottla.record.errors import (
     InvalidBatch,
     InvalidRecord,

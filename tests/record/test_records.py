@@ -21,7 +21,7 @@ from ottla.record.batch import (
     read_header,
     records,
 )
-from ottla.record.codecs import Codec, compress
+from ottla.record.compression.codecs import Codec, compress
 from ottla.record.varint import encode_varint
 
 NOW = 1_700_000_000_000

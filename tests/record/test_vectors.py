@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ottla.record.batch import Record, build_batch, check_batch, records
-from ottla.record.codecs import Codec
+from ottla.record.compression.codecs import Codec
 from ottla.record.control import EndOfTransaction, read_end_of_transaction
 from ottla.record.legacy import build_message_set, downgrade, messages
 

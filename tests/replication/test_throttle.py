@@ -1,4 +1,4 @@
-"""FetchLimits on what replication takes."""
+"""Limits on what replication takes."""
 
 from __future__ import annotations
 

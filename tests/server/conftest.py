@@ -11,15 +11,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from server_kit.broker_thread import BrokerElsewhere, BrokerThread
+from server_kit.broker_thread import (
+    BrokerElsewhere,
+    BrokerThread,
+    broker_or_elsewhere,
+    broker_threads,
+    skip_elsewhere,
+)
 from server_kit.calls import Topic, create_topic
 from server_kit.fixtures import complaints, connect, inside, wire
+from server_kit.gated_files import files
 from server_kit.wire import Wire
 
 from ottla.server.observability import limited_log
 from ottla.testing import BrokerProcess
 
-__all__ = ["complaints", "connect", "inside", "wire"]
+__all__ = ["complaints", "connect", "files", "inside", "wire"]
 
 StartBroker = Callable[..., BrokerThread]
 StartProcess = Callable[..., BrokerProcess]
@@ -45,12 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread | BrokerElsewhere]:
-    elsewhere = os.environ.get("TEST_BOOTSTRAP")
-    if elsewhere:
-        host, _, port = elsewhere.rpartition(":")
-        yield BrokerElsewhere(host, int(port))
-        return
-    with BrokerThread(tmp_path_factory.mktemp("broker") / "data") as running:
+    with broker_or_elsewhere(tmp_path_factory.mktemp("broker") / "data") as running:
         yield running
 
 
@@ -62,25 +64,14 @@ def is_kafka(broker: BrokerThread | BrokerElsewhere) -> bool:
 @pytest.fixture
 def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
     """Starts brokers for one test: start_broker(**settings of BrokerThread)."""
-    if "TEST_BOOTSTRAP" in os.environ:
-        pytest.skip("this test starts brokers of its own")
-    started: list[BrokerThread] = []
-
-    def start(**settings: object) -> BrokerThread:
-        thread = BrokerThread(tmp_path / f"broker-{len(started)}", **settings)  # type: ignore[arg-type]
-        started.append(thread)
-        return thread.start()
-
-    yield start
-    for thread in started:
-        thread.stop()
+    with broker_threads(tmp_path) as start:
+        yield start
 
 
 @pytest.fixture
 def start_process(tmp_path: Path) -> Iterator[StartProcess]:
     """Starts brokers in processes of their own: start_process(**settings of BrokerProcess)."""
-    if "TEST_BOOTSTRAP" in os.environ:
-        pytest.skip("this test starts brokers of its own")
+    skip_elsewhere()
     started: list[BrokerProcess] = []
 
     def start(**settings: object) -> BrokerProcess:

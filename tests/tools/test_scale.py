@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_a_small_cluster(per_topic: int) -> None:
     sizes = ["--brokers", "9", "--partitions", "420", "--per-topic", str(per_topic)]
     done = subprocess.run(
-        [sys.executable, "-m", "bench.scale", *sizes, "--json"],
+        [sys.executable, "-m", "bench.cluster.scale", *sizes, "--json"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -43,7 +43,7 @@ def test_a_small_cluster(per_topic: int) -> None:
 
 def test_a_cluster_that_is_too_small_is_refused() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "bench.scale", "--brokers", "2"],
+        [sys.executable, "-m", "bench.cluster.scale", "--brokers", "2"],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -65,7 +65,7 @@ async def test_every_frame_comes_as_soon_as_it_is_whole(
             stream = struct.pack(">i", size) + frame
             for at in range(0, len(stream), piece):
                 await loop.sock_sendall(peer, stream[at : at + piece])
-            # The next one is sent only then: nobody may wait for what is behind a frame.
+            # The next one is sent only then: nobody may wait for what comes after a frame.
             await listener.until(number)
             assert listener.frames[-1] == frame
     listener.channel.close()

@@ -135,7 +135,7 @@ def test_a_large_frame_may_be_received_by_who_looks_at_it() -> None:
         assert not list(receiver.received(count))
         at += count
     there = at - 4
-    # The frame's memory from its beginning on: what is pulled goes behind what is there.
+    # The frame's memory from its beginning on: what is pulled goes after what is there.
     whole = receiver._large
     assert whole is not None
     taken = whole

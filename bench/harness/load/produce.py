@@ -95,7 +95,7 @@ class IdempotentRequests:
         self._stamp = SequenceStamp(len(batch))
         self._together = together
         # For each partition what stands before its records, and where in it the batch begins; then
-        # the records with what stands behind them. A frame's head and end go with its first and
+        # the records with what comes after them. A frame's head and end go with its first and
         # last partition.
         self._parts: list[tuple[bytearray, int, bytes]] = []
         records = batch[HEADER_SIZE:] + around.after

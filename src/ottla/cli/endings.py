@@ -19,8 +19,8 @@ def tell(message: str, code: int) -> int:
 
 
 def discard_output() -> None:
-    """The reader has seen enough (`| head`). What is still buffered goes nowhere, or the interpreter
-    would complain when it flushes at exit."""
+    """Discard what is still buffered for standard output, whose reader is gone (`| head`): the
+    interpreter would complain when it flushes at exit."""
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

@@ -34,7 +34,7 @@ class Interrupts:
 
     @contextmanager
     def allowed(self) -> Iterator[None]:
-        """KeyboardInterrupt may be raised in here, also for a Ctrl-C from before."""
+        """Let Ctrl-C raise KeyboardInterrupt in this block; one that was put off raises it at once."""
         self._allowed = True
         try:
             if self._count:

@@ -29,7 +29,7 @@ def note(text: str) -> None:
 
 
 def binary_output() -> IO[bytes]:
-    """Standard output for records' bytes; all of the commands' output goes through it."""
+    """Standard output as a stream of bytes."""
     return sys.stdout.buffer
 
 
@@ -44,7 +44,7 @@ def write_document(document: Any) -> None:
 
 
 def _escaped(line: str) -> str:
-    """A line of JSON without characters that a terminal may obey: there are more of them than JSON
+    """A line of JSON with control characters escaped: a terminal may obey more of them than JSON
     escapes by itself. They are inside of strings, so it is the same document."""
     if line.isprintable():
         return line
@@ -69,8 +69,8 @@ def _texts(rows: Sequence[Sequence[Cell]]) -> list[list[str]]:
 
 
 def harmless(text: str) -> str:
-    """A text that others chose, as it can be shown: a client's id may hold line ends, which would look
-    like rows of their own, and sequences that a terminal obeys."""
+    """A text that others chose, escaped for a terminal: a client's id may hold line ends, which would
+    look like rows of their own, and control sequences."""
     if text.isprintable():
         return text
     return "".join(

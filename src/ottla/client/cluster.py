@@ -168,7 +168,7 @@ ANY: Final = AnyBroker()
 CONTROLLER: Final = Controller()
 
 
-# What may be over by the next try; the rest of what happens on a connection is told at once.
+# Failures that may be over by the next try; others of a connection are raised at once.
 PASSING: Final = (ClusterUnreachable, TimedOut)
 
 
@@ -387,8 +387,8 @@ class Cluster:
         return connection
 
     async def _is_there(self, missed: Node, patience: float) -> bool:
-        """Whether it is one broker that cannot be reached, or a cluster that has gone away since: both
-        are waited for. It is not where somebody answers, and nobody at an address it names."""
+        """Whether the cluster can be reached at its advertised addresses, apart from this broker; also
+        True if no broker answers at all any more. Both are waited for; False is a wrong address."""
         if self._connections.open_one() is None:
             return True
         others = [each for each in self.metadata.nodes.values() if each.id != missed.id]

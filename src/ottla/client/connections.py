@@ -19,8 +19,8 @@ from ottla.wire.errors import WireError
 
 
 @dataclass(slots=True)
-class _Line:
-    """One connection there is, or should be."""
+class _Entry:
+    """A broker's connection in one lane, open or not, and its failures so far."""
 
     host: str
     port: int
@@ -32,11 +32,11 @@ class _Line:
 
 
 class Connections:
-    """Opens, shares and closes them."""
+    """Opens, shares and closes the connections of a client."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
-        self._lines: dict[tuple[str, int, str], _Line] = {}
+        self._entries: dict[tuple[str, int, str], _Entry] = {}
         self._closed = False
 
     async def to(self, node: Node, lane: str = "") -> Connection:
@@ -46,89 +46,90 @@ class Connections:
     async def to_address(self, host: str, port: int, lane: str = "") -> Connection:
         if self._closed:
             raise ClientClosed("the client was closed")
-        line = self._lines.get((host, port, lane))
-        if line is None:
-            line = self._lines[host, port, lane] = _Line(host, port)
-        line.used_at = time.monotonic()
-        if line.connection is not None and not line.connection.closed:
-            return line.connection
-        if line.opening is None:
-            line.opening = asyncio.create_task(self._open(line))
-            line.opening.add_done_callback(_look_at_outcome)
+        entry = self._entries.get((host, port, lane))
+        if entry is None:
+            entry = self._entries[host, port, lane] = _Entry(host, port)
+        entry.used_at = time.monotonic()
+        if entry.connection is not None and not entry.connection.closed:
+            return entry.connection
+        if entry.opening is None:
+            entry.opening = asyncio.create_task(self._open(entry))
+            entry.opening.add_done_callback(_retrieve_exception)
         # Shielded: whoever gives up must not take the attempt from the others.
-        return await asyncio.shield(line.opening)
+        return await asyncio.shield(entry.opening)
 
     def open_one(self) -> Connection | None:
         """Any connection that is open and idle, or the least busy one; None if none is open."""
         usable = [
-            line.connection
-            for (_, _, lane), line in self._lines.items()
-            if line.connection is not None and not line.connection.closed and not lane
+            entry.connection
+            for (_, _, lane), entry in self._entries.items()
+            if entry.connection is not None and not entry.connection.closed and not lane
         ]
         return min(usable, key=lambda connection: connection.in_flight, default=None)
 
-    async def _open(self, line: _Line) -> Connection:
+    async def _open(self, entry: _Entry) -> Connection:
         try:
-            wait = line.not_before - time.monotonic()
+            wait = entry.not_before - time.monotonic()
             if wait > 0:
                 await asyncio.sleep(wait)
             connection = await Connection.open(
-                line.host,
-                line.port,
-                options=self._settings.connection_options(line.failures),
+                entry.host,
+                entry.port,
+                options=self._settings.connection_options(entry.failures),
                 security=self._settings.security,
             )
         except WireError:
-            line.failures += 1
+            entry.failures += 1
             backoff = self._settings.reconnects_backoff
-            line.not_before = time.monotonic() + backoff.after(line.failures)
+            entry.not_before = time.monotonic() + backoff.after(entry.failures)
             raise
         finally:
-            line.opening = None
+            entry.opening = None
         if self._closed:
             connection.close()
             raise ClientClosed("the client was closed")
-        line.failures = 0
-        line.connection = connection
+        entry.failures = 0
+        entry.connection = connection
         return connection
 
     def close_idle(self) -> None:
         """Close those that nobody has used for connections.max.idle.ms."""
         limit = time.monotonic() - self._settings.idle_timeout
-        for key, line in list(self._lines.items()):
-            connection = line.connection
-            if line.used_at < limit and line.opening is None:
+        for key, entry in list(self._entries.items()):
+            connection = entry.connection
+            if entry.used_at < limit and entry.opening is None:
                 if connection is not None and connection.in_flight:
                     continue
-                del self._lines[key]
+                del self._entries[key]
                 if connection is not None:
                     connection.close()
 
     def close_lane(self, lane: str) -> None:
-        """Close those of one lane: whoever they were for is done, and each has buffers of its own."""
-        for key, line in list(self._lines.items()):
+        """Close the connections of a lane that nobody uses any more: each has buffers of its own."""
+        for key, entry in list(self._entries.items()):
             if key[2] == lane:
-                del self._lines[key]
-                if line.opening is not None:
-                    line.opening.cancel()
-                if line.connection is not None:
-                    line.connection.close()
+                del self._entries[key]
+                if entry.opening is not None:
+                    entry.opening.cancel()
+                if entry.connection is not None:
+                    entry.connection.close()
 
     async def close(self) -> None:
         """Close them all; attempts under way are given up."""
         self._closed = True
-        for line in self._lines.values():
-            if line.opening is not None:
-                line.opening.cancel()
-            if line.connection is not None:
-                line.connection.close()
-        attempts = [line.opening for line in self._lines.values() if line.opening is not None]
+        for entry in self._entries.values():
+            if entry.opening is not None:
+                entry.opening.cancel()
+            if entry.connection is not None:
+                entry.connection.close()
+        attempts = [entry.opening for entry in self._entries.values() if entry.opening is not None]
         if attempts:
             await asyncio.gather(*attempts, return_exceptions=True)
-        self._lines.clear()
+        self._entries.clear()
 
 
-def _look_at_outcome(attempt: asyncio.Task[Connection]) -> None:
-    """All who waited for it may have given up; asyncio would complain that nobody knows it failed."""
+def _retrieve_exception(attempt: asyncio.Task[Connection]) -> None:
+    """Retrieve the exception of an attempt to connect: if all who waited for it have given up, asyncio
+    would log that nobody did."""
     if not attempt.cancelled():
         attempt.exception()

@@ -1,4 +1,4 @@
-"""The event loop behind the classes that block: one thread for all of them.
+"""The event loop of the classes that block: one thread for all of them.
 
 It is started by the first call, ends when the interpreter does, and is forgotten by a forked child,
 which gets one of its own on its first call. What the parent had opened stays the parent's: clients made

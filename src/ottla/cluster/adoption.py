@@ -85,7 +85,7 @@ async def adopt(source: Store, target: Store) -> ClusterImage:
 
 
 def _draft_of(image: ClusterImage) -> Draft:
-    """Everything as a change to an empty cluster."""
+    """A draft that makes an empty cluster into the one of the image."""
     draft = Draft(ClusterImage(image.cluster_id, features=image.features))
     draft.leader_epoch_base = image.leader_epoch_base
     draft.next_producer_id = image.next_producer_id

@@ -51,7 +51,7 @@ from ottla.cluster.decisions.partitions import (
     IsrResult,
     WantedIsr,
 )
-from ottla.cluster.decisions.policies import broker_minimums, policies
+from ottla.cluster.decisions.policies import policies
 from ottla.cluster.decisions.topics import (
     DeadTopic,
     MorePartitions,
@@ -65,11 +65,11 @@ from ottla.cluster.loading import folder, require_same_cluster
 from ottla.cluster.metadata import (
     ClusterImage,
     ImageDelta,
-    RegisteredBroker,
     ResourceType,
     difference,
     stages,
 )
+from ottla.cluster.registrations import Registrations
 from ottla.cluster.retries import PAUSES, Retries, Undecided, new_mark
 from ottla.cluster.store import (
     Check,
@@ -111,10 +111,6 @@ SECRET_BYTES: Final = 32
 _SHORTEST_PAUSE: Final = 0.05
 
 
-class InconsistentClusterId(StoreError):
-    """The store belongs to another cluster than the one the broker is configured for."""
-
-
 class UnsupportedFeature(StoreError):
     """The cluster works at a level of some feature that this broker does not know."""
 
@@ -149,23 +145,19 @@ class Controller:
         features: Mapping[str, FeatureRange],
         *,
         defaults: TopicDefaults | None = None,
-        cluster_id: str | None = None,
         tally: Tally | None = None,
         random: Random | None = None,
         pauses: Sequence[float] = PAUSES,
     ) -> None:
-        """`cluster_id` is the one a new cluster gets, or must be the one that is found."""
         self.defaults = defaults or TopicDefaults()  # may be replaced while running
         self._tally = Tally() if tally is None else tally
         self._default_policy = ElectionPolicy()
-        self._minimums: Mapping[int, int] = {}  # min.insync.replicas of brokers, as last compared
         # Called when another has taken office, or the session is over.
         self.on_resigned: Callable[[], None] = lambda: None
         self._store = store
         self._broker_id = broker_id
         self._rules = rules
         self._features = features
-        self._wanted_cluster_id = cluster_id
         self._random = random or Random()
         self._pauses = tuple(pauses)
         self._retries = Retries(store, self._pauses)
@@ -176,7 +168,7 @@ class Controller:
         self._wake = asyncio.Event()
         self._worker: asyncio.Task[None] | None = None
         self._registrations_changed = False
-        self._unreadable: Mapping[str, int] = {}  # registrations, as last told of
+        self._registrations = Registrations(broker_id, self._policy_of)
         self._stale = False  # the image may be behind the store: read it before deciding anything
         self._over: ProtocolError | None = None  # why this controller takes no more requests
 
@@ -236,11 +228,6 @@ class Controller:
             require_same_cluster(known, image)
         if image is None:
             image = await self._found_cluster()
-        if self._wanted_cluster_id not in (None, image.cluster_id):
-            raise InconsistentClusterId(
-                f"the metadata store is of cluster {image.cluster_id}, but the broker is "
-                f"configured for cluster {self._wanted_cluster_id}"
-            )
         fault = feature_decisions.fault_of_levels(image.features, self._features)
         if fault is not None:
             raise UnsupportedFeature(fault)
@@ -509,54 +496,9 @@ class Controller:
             log.error("the registrations of brokers could not be read: %s", error)
             self._look_again()
             return
-        found: dict[int, tuple[RegisteredBroker, bool]] = {}
-        # Epochs by the names of nodes that say nothing.
-        unreadable: dict[str, int] = {}
-        for name, node in nodes:
-            try:
-                broker_id = int(name)
-                found[broker_id] = layout.decode_broker(broker_id, node)
-            except (ValueError, layout.UnreadableMetadata) as error:
-                unreadable[name] = node.created
-                if self._unreadable.get(name) != node.created:
-                    path = f"{layout.BROKERS}/{name}"
-                    log.error(
-                        "%s is no registration of a broker, and is passed over: %s", path, error
-                    )
-        self._unreadable = unreadable
+        self._registrations.take(nodes)
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def decide(draft: Draft) -> Steps[None]:
-            turnover = broker_decisions.Turnover(draft)
-            for broker_id, broker in list(draft.brokers.items()):
-                if broker_id not in found and self._is_only_broker(draft):
-                    continue  # it is about to come back, and nobody could lead meanwhile
-                if unreadable.get(str(broker_id)) == broker.epoch:
-                    continue  # its session lives, whatever was written there since
-                if broker_id not in found:
-                    log.warning("broker %d of epoch %d is gone", broker_id, broker.epoch)
-                    turnover.fence(broker_id, policy_of=self._policy_of(draft))
-            for broker_id, (broker, lost_data) in sorted(found.items()):
-                known = draft.brokers.get(broker_id)
-                if known is None or known.epoch != broker.epoch:
-                    policy_of = self._policy_of(draft)
-                    self._look_at_folders(draft, broker)
-                    try:
-                        turnover.take_in(broker, lost_data=lost_data, policy_of=policy_of)
-                    except ProtocolError as error:
-                        log.error("broker %d is not taken in: %s", broker_id, error.message)
-                        if known is not None:
-                            turnover.fence(broker_id, policy_of=policy_of)
-            yield from turnover.settling()
-            policy_of = self._policy_of(draft)
-            self._compare_minimums(draft)
-            yield from partition_decisions.follow_policies.steps(draft, draft.topics, policy_of)
-            yield from broker_decisions.settle_all.steps(draft, policy_of=policy_of)
-            # Of brokers that a controller of an older version has forgotten.
-            yield from move_decisions.move_without_forgotten.steps(draft, policy_of)
-            yield from move_decisions.end_moves.steps(draft, list(draft.topics.values()), policy_of)
-
-        await self._serve([_Request(decide, answer)])
+        await self._serve([_Request(self._registrations.settle, answer)])
         if answer.done() and not answer.cancelled() and answer.exception() is not None:
             self._look_again()
 
@@ -567,34 +509,6 @@ class Controller:
             self._registrations_changed = True
             pause = max(self._pauses[-1], _SHORTEST_PAUSE)
             asyncio.get_running_loop().call_later(pause, self._wake.set)
-
-    def _compare_minimums(self, draft: Draft) -> None:
-        """Warns, once, if brokers differ in min.insync.replicas."""
-        minimums = broker_minimums(draft)
-        if minimums == self._minimums:
-            return
-        self._minimums = minimums
-        if len(set(minimums.values())) > 1:
-            log.warning(
-                "brokers differ in min.insync.replicas (%s): elections go by the smallest. Set it "
-                "alike on all of them, or for the cluster with `ottla config set`",
-                ", ".join(f"broker {each}: {minimums[each]}" for each in sorted(minimums)),
-            )
-
-    def _look_at_folders(self, draft: Draft, broker: RegisteredBroker) -> None:
-        """Tells of a broker whose disk is not the one that it should be."""
-        last = draft.brokers.get(broker.id) or draft.fenced.get(broker.id)
-        if last is not None and broker_decisions.has_old_folders(last, broker):
-            log.error(
-                "broker %d comes with an old copy of its data: its folders know nothing of its last run "
-                "(%s; they know %s). It leads nothing until it has fetched what it lacks, and nothing "
-                "at all of what nobody else can lead",
-                broker.id, last.run, ", ".join(broker.former_runs) or "none",
-            )  # fmt: skip
-
-    def _is_only_broker(self, draft: Draft) -> bool:
-        """Whether no other broker than this one was ever part of the cluster."""
-        return {*draft.brokers, *draft.fenced} == {self._broker_id}
 
     async def _read_registrations(self) -> list[tuple[str, Node]]:
         await self._store.sync()
@@ -707,7 +621,7 @@ class Controller:
 
     async def _found_cluster(self) -> ClusterImage:
         """Makes a cluster without topics in an empty store."""
-        cluster_id = self._wanted_cluster_id or uuid_text(new_uuid(self._random))
+        cluster_id = uuid_text(new_uuid(self._random))
         mark = new_mark()
         features = feature_decisions.initial_features(self._features)
         skeleton = layout.skeleton(cluster_id, features, mark, os.urandom(SECRET_BYTES))

@@ -98,7 +98,7 @@ class Draft:
     # Changing
 
     def note_election(self, topic: str, before: Partition, after: Partition) -> None:
-        """An election may have been an unclean one."""
+        """Take note of an election if it was an unclean one."""
         leader = after.leader
         if leader not in (NO_LEADER, before.leader, *before.isr, *before.elr):
             self.unclean_elections.append((topic, before, after))

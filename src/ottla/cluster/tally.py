@@ -17,7 +17,7 @@ _MOST_NAMED: Final = 100
 
 @dataclass(slots=True)
 class Tally:
-    """Numbers that only grow."""
+    """Counts of what controllers did; they only grow."""
 
     # Leaders that were neither in sync nor eligible: records may be lost.
     unclean_elections: int = 0

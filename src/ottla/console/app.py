@@ -261,7 +261,7 @@ async def _no_such_call(_: Request, error: Exception) -> JSONResponse:
 
 
 async def _broken(_: Request, error: Exception) -> JSONResponse:
-    """A fault of the console itself. Its log has the whole of it."""
+    """The answer to a fault of the console itself, whose log has the whole of it."""
     del error
     message = "something went wrong in the console; its log says what"
     return _answer(Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, message))

@@ -110,8 +110,8 @@ class Guard:
                 )
 
     def _is_ours(self, host: str) -> bool:
-        """A name is ours if it was allowed. An address is the user's own choice, not that of whoever
-        runs a name server."""
+        """Whether a Host is the console's: a name that was allowed, or any address. (An address is the
+        user's own choice; a name is that of who runs a name server.)"""
         if host in self._hosts:
             return True
         try:
@@ -137,7 +137,7 @@ def _too_large() -> Refusal:
 
 
 def _bounded(receive: Receive) -> Receive:
-    """A body that does not say how long it is may be no longer either."""
+    """Limit the size of a body that does not say how long it is."""
     received = 0
 
     async def receive_bounded() -> Message:

@@ -19,7 +19,7 @@ from ottla.record.batch import (
     BatchHeader,
     HeaderFields,
 )
-from ottla.record.codecs import DEFAULT_LIMIT
+from ottla.record.compression.codecs import DEFAULT_LIMIT
 from ottla.record.deletion import hides, strip
 from ottla.record.errors import InvalidBatch, TooLarge, Truncated
 from ottla.record.offset_set import OffsetRange

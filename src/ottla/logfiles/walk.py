@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from ottla.record.batch import (
@@ -133,11 +133,11 @@ def walk_checked(
         position += size
 
 
-def only_zeros(file: Readable, position: int, end: int, chunk: int = CHECK_CHUNK) -> bool:
+def only_zeros(read: Callable[[int, int], bytes], position: int, end: int) -> bool:
     """Whether nothing but zeros lies between `position` and `end`: no batch begins with them, so at
-    the end of a file they are the unused part of a preallocated one."""
+    the end of a file they are the unused part of a preallocated one. `read` takes size and position."""
     while position < end:
-        data = file.read(min(chunk, end - position), position)
+        data = read(min(CHECK_CHUNK, end - position), position)
         if not data or data.count(0) != len(data):
             return False
         position += len(data)

@@ -37,7 +37,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, TypeAlias
 
 from ottla.record.checksum import crc32c
-from ottla.record.codecs import DEFAULT_LIMIT, Codec, compress, decompress
+from ottla.record.compression.codecs import DEFAULT_LIMIT, Codec, compress, decompress
 from ottla.record.errors import (
     CorruptBatch,
     InvalidBatch,
@@ -406,7 +406,7 @@ class Record(NamedTuple):
 
 
 def readable_key(key: str) -> str:
-    """A header's key for those who take nothing but text: replacement characters for escapes."""
+    """A header's key as text that can be encoded: replacement characters for bytes that are no UTF-8."""
     if key.isascii():
         return key
     return key.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

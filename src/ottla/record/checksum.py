@@ -29,7 +29,7 @@ def _native_function() -> object:
         package = PathFinder.find_spec("crc32c")
         spec = package and PathFinder.find_spec(name, package.submodule_search_locations)
         if not spec or spec.loader is None:
-            # Made otherwise than we know it.
+            # The package is built in another way than the releases known here.
             from crc32c import crc32c as function
 
             return function

@@ -33,7 +33,7 @@ from ottla.record.batch import (
     contents,
     records,
 )
-from ottla.record.codecs import DEFAULT_LIMIT, Codec, compress
+from ottla.record.compression.codecs import DEFAULT_LIMIT, Codec, compress
 from ottla.record.control import COMMIT, control_type
 from ottla.record.errors import InvalidRecord
 from ottla.record.offset_set import OffsetRange
@@ -152,7 +152,8 @@ def strip(
 def _strip_old(
     entry: memoryview, header: BatchHeader, hidden: Sequence[OffsetRange], limit: int
 ) -> bytes | memoryview | None:
-    """Of a message set; one that loses some of its messages becomes a batch of today's format."""
+    """`strip` for a message set; one that loses some of its messages becomes a batch of today's
+    format."""
     from ottla.record.legacy import messages  # rarely needed
 
     every = list(messages(entry, limit))

@@ -40,7 +40,11 @@ from ottla.record.batch import (
     check_batch,
     records,
 )
-from ottla.record.codecs import DEFAULT_LIMIT, Codec, compress, decompress
+from ottla.record.compression.codecs import DEFAULT_LIMIT, Codec, compress, decompress
+from ottla.record.compression.stream_frames import (
+    with_kafka_v0_lz4_checksum,
+    with_right_lz4_checksum,
+)
 from ottla.record.errors import (
     CorruptBatch,
     InvalidRecord,
@@ -48,7 +52,6 @@ from ottla.record.errors import (
     UnsupportedMagic,
     WrongTimestampType,
 )
-from ottla.record.framing import with_kafka_v0_lz4_checksum, with_right_lz4_checksum
 
 NO_TIMESTAMP = -1
 NO_TIMESTAMP_TYPE = -1
@@ -292,7 +295,6 @@ def build_message_set(
     magic: int,
     codec: int = Codec.NONE,
     timestamp_type: int = CREATE_TIME,
-    level: int | None = None,
 ) -> bytes:
     """A message set of these records: one message each, with a codec all of them in one wrapper."""
     if magic not in _SMALLEST_SIZE:
@@ -304,7 +306,7 @@ def build_message_set(
     if not records:
         return b""
     base_offset = records[0].offset if magic == 1 else 0
-    packed = compress(codec, _join_messages(records, magic, timestamp_type, base_offset), level)
+    packed = compress(codec, _join_messages(records, magic, timestamp_type, base_offset))
     if magic == 0 and codec == Codec.LZ4:
         packed = with_kafka_v0_lz4_checksum(memoryview(packed))
     wrapper = Record(records[-1].offset, max(record.timestamp for record in records), None, packed)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ottla.record.batch import MAGIC, MAGIC_AT, Buffer, Record, records
-from ottla.record.codecs import DEFAULT_LIMIT
+from ottla.record.compression.codecs import DEFAULT_LIMIT
 from ottla.record.deletion import hides
 from ottla.record.offset_set import OffsetRange
 

@@ -102,7 +102,7 @@ class Fetcher:
             if rest:
                 # A request for no partition is answered at once: it would be sent again and again.
                 self._changed.clear()
-                await _either(self._changed, rest / 1000)
+                await _wait_for_change(self._changed, rest / 1000)
             try:
                 await self._once()
                 pause = 0.0
@@ -111,13 +111,13 @@ class Fetcher:
                 pause = min(max(2 * pause, 0.02), self.following.limits.backoff_ms / 1000)
                 log.info("leader %d cannot be reached: %s", self.leader, error)
                 # An image with other leaders may come sooner than the end of the pause.
-                await _either(self._changed, pause)
+                await _wait_for_change(self._changed, pause)
             except Exception:
                 # Our mistake. Nobody would follow this leader again if the task ended here.
                 self._drop()
                 pause = self.following.limits.backoff_ms / 1000
                 log.exception("following leader %d failed, and is tried again", self.leader)
-                await _either(self._changed, pause)
+                await _wait_for_change(self._changed, pause)
 
     def _drop(self) -> None:
         if self._connection is not None:
@@ -256,7 +256,7 @@ class Fetcher:
         self.following.settle(partition, offsets[0], offsets[1], self._now_ms())
 
 
-async def _either(event: asyncio.Event, seconds: float) -> None:
+async def _wait_for_change(event: asyncio.Event, seconds: float) -> None:
     # Not wait_for, which in Python 3.11 forgets that it was cancelled if the event comes as well.
     try:
         async with asyncio.timeout(seconds):

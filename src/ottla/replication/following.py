@@ -84,8 +84,8 @@ Done = Callable[[Exception | None], None]
 
 
 class Disk:
-    """Who does what may wait for a disk. This one does all of it at once; the server's leaves the loop
-    free (server/disk/lanes.py)."""
+    """Does the work of followers that may wait for a disk. This one does it at once; the server's leaves
+    the loop free (server/disk/lanes.py)."""
 
     def log_time(self, now_ms: int) -> int:
         """What the clock of the logs says: the time of day, by which flushes and erasing are due. The
@@ -210,11 +210,11 @@ class Following:
             self._resting.pop(key, None)
 
     def changed(self, partition: Partition) -> None:
-        """The next request is to say where this partition stands."""
+        """Have the next request say where this partition stands."""
         self._changed.add((partition.topic_id, partition.index))
 
     def reset(self) -> None:
-        """The connection was lost, and with it what was told."""
+        """Begin a new session: the connection was lost, and with it what the leader was told."""
         self._session_id = 0
         self._session_epoch = _INITIAL_EPOCH
         self._last_sent.clear()
@@ -347,7 +347,7 @@ class Following:
         return repeated.template.filled(self._session_epoch, position.offset)
 
     def _rests_as_before(self, repeated: _Repeated, now_ms: int) -> bool:
-        """Whether nobody's rest is over, and the request may wait for as long as the one before it."""
+        """Whether all resting partitions rest on, and the request may wait as long as the last one."""
         return min(self._resting.values()) > now_ms and self._wait(now_ms) == repeated.max_wait_ms
 
     def _forget(self, key: Key, forgotten: dict[bytes, ForgottenTopic]) -> None:
@@ -388,7 +388,7 @@ class Following:
                 self._changed.add(key)
 
     def _wait(self, now_ms: int) -> int:
-        """As long as allowed, but not beyond the end of somebody's rest."""
+        """How long a request may wait at the leader: not beyond the end of a partition's rest."""
         longest = self.limits.max_wait_ms
         if self._busy:
             longest = min(longest, BUSY_WAIT_MS)
@@ -415,7 +415,7 @@ class Following:
         return []
 
     def _go_on(self, session_id: int) -> None:
-        """The next request is the next one of this session, or the first of another if it has none."""
+        """Go on to the next epoch of the answer's session; if it has none, begin another."""
         self._session_id = session_id
         epoch = self._session_epoch
         if not session_id:
@@ -424,7 +424,8 @@ class Following:
             self._session_epoch = 1 if epoch == _MAX_EPOCH else epoch + 1
 
     def answered(self, response: FetchResponse, now_ms: int) -> list[Partition]:
-        """Take an answer in. Partitions whose position the leader does not have: to be looked up."""
+        """Take an answer in. Returns the partitions whose position the leader does not have: what it has
+        is to be looked up."""
         if response.error_code:
             self.reset()
             if response.error_code not in _SESSION_ERRORS:

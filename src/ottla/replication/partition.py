@@ -147,8 +147,8 @@ class Follower:
         *,
         flushed_counts: bool = False,
     ) -> None:
-        """It asks for what begins at `offset`, so it has what is before. `flushed_counts`: it lags
-        behind with what it has not synced, too."""
+        """Take note of a fetch from `offset` on, which shows that it has what is before. With
+        `flushed_counts` it has caught up only with what it has synced."""
         self.flushed_offset = flushed_offset if flushed_offset < offset else offset
         has = self.flushed_offset if flushed_counts else offset
         if has >= log_end:
@@ -401,9 +401,8 @@ class Partition:
         self._counted = tuple(self.followers.get(each) or _UNHEARD for each in members)
 
     def occupy(self) -> None:
-        """The disk works for this follower, and the loop does not wait for it. Until `release` the
-        partition stays what it is: what the cluster decides meanwhile is taken over then. (A leader
-        needs to know where its log ends.)"""
+        """Hold changes back while a thread works on this follower's log: what the cluster decides until
+        `release` is taken over then. (A leader needs to know where its log ends.)"""
         self.is_occupied = True
 
     def release(self, now_ms: int) -> None:
@@ -416,7 +415,7 @@ class Partition:
             self.update(held_back, now_ms)
 
     def removed(self) -> None:
-        """The topic was deleted, or the replica was taken away from here."""
+        """Become absent: the topic was deleted, or the replica was moved away from this broker."""
         self._held_back = None
         self.role = Role.ABSENT
         self._alone = False
@@ -466,7 +465,7 @@ class Partition:
         return self._broken or (self._log is not None and self._log.offline is not None)
 
     def configure(self, config: LogConfig) -> None:
-        """The topic's settings are these from now on."""
+        """Take over the topic's settings."""
         flushed_counted = self._flushed_counts
         self.config = config
         self._settle()
@@ -537,7 +536,7 @@ class Partition:
         )
 
     def _grew(self, log: Log, size: int) -> None:
-        """The log has so many more bytes at its end."""
+        """Take note that so many bytes were appended to the log."""
         if self._alone:
             log.advance_high_watermark(log.log_end_offset)
             if self._awaiting_commit.waiting:
@@ -584,7 +583,7 @@ class Partition:
             self.when_committed(end_offset, reached)
 
     def stop_waiting(self, waiter: OffsetWaiter) -> None:
-        """Whoever waits has lost patience and is not called."""
+        """Remove a waiter whose time is up; it is not called."""
         self._awaiting_commit.remove(waiter)
         self._awaiting_flush.remove(waiter)
         self._awaiting_deletion.remove(waiter)
@@ -597,8 +596,8 @@ class Partition:
             self._release_waiters(self._log)
 
     def fail_waiters(self, code: ErrorCode) -> None:
-        """Nobody will commit here what is waited for: another broker leads, the topic is deleted, or
-        the disk failed."""
+        """Fail all who wait for commits, flushes or deletions, which will not come here: another broker
+        leads, the topic is deleted, or the disk failed."""
         self._awaiting_commit.fail(code)
         self._awaiting_flush.fail(code)
         self._awaiting_deletion.fail(code)
@@ -713,7 +712,7 @@ class Partition:
         return low
 
     def delete_before(self, offset: int) -> None:
-        """Records below `offset` are gone; followers learn of it at once."""
+        """Delete the records below `offset` (DeleteRecords); followers learn of it at once."""
         self.log.advance_start(offset)
         if self.replica_waiters:
             self._owner.appended(self, 1 << 62)
@@ -724,7 +723,8 @@ class Partition:
         return self._awaiting_deletion.add(offset, reached)
 
     def look_at_starts(self) -> None:
-        """A replica's log begins elsewhere, or its broker has gone."""
+        """Release who waits for the low watermark: a replica's log start, or which brokers are alive,
+        has changed."""
         if self._awaiting_deletion.waiting:
             self._awaiting_deletion.advance(self.low_watermark)
 
@@ -776,16 +776,17 @@ class Partition:
         self._owner.isr_wanted(self)
 
     def resign(self) -> None:
-        """The log here has failed or is full: another in-sync replica is to lead, if there is one. Not
-        while another change of the set is under way: those whom that may have taken in count."""
+        """Ask for another in-sync replica to lead, if there is one: the log here has failed or is full.
+        Not while another change of the set is under way: those whom that may have taken in count."""
         others = [each for each in self.isr if each != self.broker_id]
         if self.role is Role.LEADER and others and self.wanted_isr is None:
             self._want_isr(others)
 
     def isr_confirmed(self, state: PartitionState, now_ms: int) -> None:
-        """The controller has changed the set. One that grows counts at once. A smaller one counts when
-        the image has it, for with that comes the `min.insync.replicas` by which it was decided: who
-        left may be elected (KIP-966) as long as nothing was committed below that minimum."""
+        """Take over the in-sync set that the controller has set. One that grows counts at once. A
+        smaller one counts when the image has it, for with that comes the `min.insync.replicas` by which
+        it was decided: who left may be elected (KIP-966) as long as nothing was committed below that
+        minimum."""
         if state.leader == self.broker_id and not set(self.isr) <= set(state.isr):
             return
         if state.partition_epoch > self.partition_epoch:
@@ -793,10 +794,10 @@ class Partition:
             self.update(state, now_ms)
 
     def isr_refused(self, code: ErrorCode) -> None:
-        """The controller did not change the set by that request. INELIGIBLE_REPLICA: nor by an earlier
-        one of the same, so the set is what it was. Any other error says that the partition is no longer
-        as this leader knows it, perhaps by that very request, whose answer was lost: the larger set
-        counts until a newer state comes, for somebody may have been elected from it."""
+        """Take note that the controller did not change the set by that request. INELIGIBLE_REPLICA: nor
+        by an earlier one of the same, so the set is what it was. Any other error says that the partition
+        is no longer as this leader knows it, perhaps by that very request, whose answer was lost: the
+        larger set counts until a newer state comes, for somebody may have been elected from it."""
         if code is not ErrorCode.INELIGIBLE_REPLICA:
             return
         self.wanted_isr = None
@@ -851,13 +852,13 @@ class Partition:
 
     @property
     def is_being_cut(self) -> bool:
-        """Whether what the log holds is not for reading just now."""
+        """Whether a truncation is under way, so that the log is not to be read."""
         return self._log is not None and self._log.truncation is not None
 
     # Reading ------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Something other than an append changed what waiters would get."""
+        """Wake all who wait to read, after something other than an append."""
         if self.waiters:
             self._owner.advanced(self, 1 << 62)
         if self.replica_waiters:

@@ -32,11 +32,11 @@ class ReportedPosition(Protocol):
 
     @property
     def current_leader_epoch(self) -> int:
-        """In which it knows the leader; -1 if it does not say."""
+        """The leader epoch in which it knows the leader; -1 if it does not say."""
 
     @property
     def last_fetched_epoch(self) -> int:
-        """Of its last batch; -1 if it has none, or does not say."""
+        """The leader epoch of its last batch; -1 if it has none, or does not say."""
 
     @property
     def flushed_offset(self) -> int:

@@ -122,7 +122,7 @@ class Throttle:
         )
 
     def took(self, partition: Partition, size: int, now_ms: int) -> None:
-        """So many bytes of a partition came from its leader."""
+        """Count bytes of a partition that came from its leader."""
         if self.following.is_set and size and self._follows(partition):
             self.following.record(size, now_ms)
 

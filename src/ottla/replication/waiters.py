@@ -39,12 +39,12 @@ class OffsetWaiters:
         return waiter
 
     def remove(self, waiter: OffsetWaiter) -> None:
-        """It waits no longer and is not called; one that is not here was called already."""
+        """Remove a waiter, which is not called; one that is not here was called already."""
         if waiter in self.waiting:
             self.waiting.remove(waiter)
 
     def advance(self, end_offset: int) -> None:
-        """Everything below `end_offset` is where it should be."""
+        """Call those who wait for offsets up to `end_offset`: it was reached."""
         waiting = self.waiting
         count = 0
         while count < len(waiting) and waiting[count].end_offset <= end_offset:
@@ -52,7 +52,7 @@ class OffsetWaiters:
         self._call(count, ErrorCode.NONE)
 
     def fail(self, code: ErrorCode) -> None:
-        """Nothing that is waited for will come."""
+        """Call all who wait with an error."""
         self._call(len(self.waiting), code)
 
     def _call(self, count: int, code: ErrorCode) -> None:

@@ -317,12 +317,10 @@ def decode_request(request: type[R], view: memoryview, at: int, stop: int, versi
     return message
 
 
-def decode_large(
-    request: type[R], held: HeldBytes, version: int, most_entries: int | None = None
-) -> Steps[R]:
+def decode_large(request: type[R], held: HeldBytes, version: int) -> Steps[R]:
     """Decode a request body that was kept, in steps. The first of them does nothing and is to be done
     at once: from then on the bytes are released, also if the others are never done."""
-    left = MOST_ENTRIES if most_entries is None else most_entries
+    left = MOST_ENTRIES
     steps = request.decode_in_steps(held.data, 0, version)
     try:
         yield

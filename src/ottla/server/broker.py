@@ -308,8 +308,8 @@ class Broker:
             controller.default_policy = self._default_policy()
 
     def _office_changed(self) -> None:
-        """The controller here has taken office or resigned. Settings that were in its first
-        image are known here by now, and not to it."""
+        """Give the settings known here to a controller that has taken office on this broker: it does not
+        know those that were in its first image. Also called when it has resigned."""
         self._configure_controller()
         self.liveness.follow()
 
@@ -352,7 +352,8 @@ class Broker:
 
     @staticmethod
     def check_leader_epoch(partition: Partition, known: int) -> None:
-        """`known` is the epoch of the client's metadata, -1 if it does not say."""
+        """ProtocolError if the client knows another leader epoch. `known` is that of its metadata, -1 if
+        it does not say."""
         if known < 0 or known == partition.leader_epoch:
             return
         if known < partition.leader_epoch:
@@ -590,8 +591,8 @@ class Broker:
         return bool(missing) or self.logs.may_have_lost_records
 
     async def _watch_clients(self) -> None:
-        """Let go of clients that left while they waited for an answer. They may have asked for a wait
-        of weeks."""
+        """Close connections whose clients left while they waited for an answer: they may have asked for
+        a wait of weeks."""
         while True:
             await asyncio.sleep(HUNG_UP_SECONDS)
             self.reactor.close_hung_up()
@@ -661,7 +662,8 @@ class Broker:
             self.lost.set()
 
     def _own_min_isr(self) -> int:
-        """What this broker's configuration says; changes while running are known to all brokers."""
+        """min.insync.replicas as this broker's configuration has it; changes while running are known to
+        all brokers."""
         static = BrokerLayers(static=self.config.layers.static)
         return topic_config.broker_defaults(static).min_insync_replicas
 
@@ -700,7 +702,7 @@ class Broker:
     # Following the cluster ----------------------------------------------------------------------
 
     def _changed(self, old: ClusterImage, new: ClusterImage, delta: ImageDelta) -> None:
-        """The cluster's image changed: make the partitions and settings here the same."""
+        """Bring partitions and settings of this broker up to a new image of the cluster."""
         if delta.features:
             self._stop_without_support(new)
         self.repairs.changed()
@@ -750,13 +752,13 @@ class Broker:
             await turns.pause()
 
     def _follow_or_not(self) -> None:
-        """This broker was taken in, or fenced: what it leads and whom it follows depend on it."""
+        """Begin or stop leading and following, after this broker was taken in or fenced."""
         self.partitions.lead_or_not(self.image.topics.values())
         for held in self.partitions:
             self.replicas.role_changed(held)
 
     def _drop_replicas(self, before: Topic, after: Topic) -> None:
-        """Partitions that were moved away from this broker leave no log here."""
+        """Delete the logs of partitions that were moved away from this broker."""
         self.doomed_logs.add(
             after.name,
             [
@@ -767,7 +769,7 @@ class Broker:
         )
 
     def partition_changed(self, partition: Partition) -> None:
-        """A partition's role, leader or leader epoch changed here."""
+        """Have coordinators follow a partition of theirs whose role, leader or leader epoch changed."""
         if partition.topic == CONSUMER_OFFSETS:
             self.groups.follow_leader(partition)
         elif partition.topic == TRANSACTION_STATE:
@@ -784,7 +786,7 @@ class Broker:
         self.loop.call_soon_threadsafe(self._give_up_log, failed)
 
     def _give_up_log(self, failed: Log) -> None:
-        """Whoever waits for the log is told, and another replica leads, where there is one."""
+        """Fail who waits for a log that failed, and have another replica lead, where there is one."""
         self.partitions.flushed(failed)
         partition = self.partitions.get(failed.topic, failed.partition)
         if partition is not None and partition.opened is failed:

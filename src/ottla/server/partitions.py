@@ -142,7 +142,8 @@ class Partitions:
         return state
 
     def lead_or_not(self, topics: Iterable[Topic]) -> None:
-        """This broker has become part of its cluster, or is no longer: what it leads in these topics."""
+        """Begin or stop leading the partitions of these topics, as this broker has become part of its
+        cluster or is no longer."""
         for topic in topics:
             known = self.by_name.get(topic.name, ())
             for state in topic.partitions:
@@ -150,7 +151,7 @@ class Partitions:
                     known[state.index].update(self._as_led(state), monotonic_ms())
 
     def remove(self, name: str) -> None:
-        """A topic was deleted: nobody finds it any more, and its waiters learn of it."""
+        """Remove a deleted topic: it is found no more, and who waits for it gets an error."""
         partitions = self.by_name.pop(name, None)
         if partitions is None:
             return
@@ -176,10 +177,10 @@ class Partitions:
                 self._take_recovered(partition)
 
     def _take_recovered(self, partition: Partition) -> None:
-        """Recovery has read all logs after a crash, with the high watermark that was stored before it.
-        Those that this broker leads are taken over at once: until then what came after it does not
-        count as committed, so neither erasing nor retention would touch it in a topic that nobody
-        uses. (After a clean stop the stored one is that of the log's end.)"""
+        """Take over, as its leader, a log that recovery has read after a crash, with the high watermark
+        that was stored before it. At once: until then what came after the watermark does not count as
+        committed, so neither erasing nor retention would touch it in a topic that nobody uses. (After a
+        clean stop the stored one is that of the log's end.)"""
         found = self._logs.find_loaded(partition.topic, partition.index)
         if found is not None and found.offline is None and found.topic_id == partition.topic_id:
             partition.log  # noqa: B018

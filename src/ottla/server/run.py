@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ottla.cluster.store import StoreError
 from ottla.server.broker import METADATA_FILE, Broker, CannotStart
-from ottla.server.machine.folders import FolderOfMore, check_folders
+from ottla.server.machine.folders import BrokersMissing, check_folders
 from ottla.server.network.loop import new_loop
 from ottla.server.resources import (
     FEW,
@@ -87,7 +87,7 @@ def run(
             check_folders(config, 1)
         with asyncio.Runner(loop_factory=new_loop) as runner:
             return runner.run(_serve(config, hints, place, on_ready))
-    except (CannotStart, FolderOfMore) as error:
+    except (CannotStart, BrokersMissing) as error:
         sys.stderr.write(f"ottla: {error}\n")
         return 1
 

@@ -30,8 +30,8 @@ ENTRIES_IN_A_STEP = 50
 
 
 def _references(part: object, name: str) -> int:
-    """To what a part has by this name: its own, and those of this function, whose number is a matter of
-    the interpreter."""
+    """How many references there are to what a part has by this name, with those of this function, whose
+    number is a matter of the interpreter."""
     value = getattr(part, name)
     return getrefcount(value)
 

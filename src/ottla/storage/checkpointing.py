@@ -29,7 +29,7 @@ class Checkpointing:
         self._begun_ms: dict[DataFolder, int] = {}
 
     def due(self, now_ms: int, interval_ms: int) -> list[CheckpointJob]:
-        """Of folders in which something has changed, and that have waited for so long."""
+        """Jobs for the folders in which something has changed, and that have waited for so long."""
         return [
             self._begin(folder, now_ms)
             for folder in self._idle()
@@ -68,7 +68,7 @@ class Checkpointing:
                 log.start_stored(start)
 
     def clock_set_back(self, back_ms: int) -> None:
-        """The clock was set back: what was begun a while ago was begun the same while ago."""
+        """Move the times that were noted back with the clock, which was set back by so much."""
         for folder in self._begun_ms:
             self._begun_ms[folder] -= back_ms
 

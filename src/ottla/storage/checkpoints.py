@@ -149,7 +149,7 @@ def write_clean_shutdown(path: str, broker_epoch: int, files: Files = OS_FILES) 
 
 
 def read_folder_identity(path: str, files: Files = OS_FILES) -> dict[str, str] | None:
-    """None if there is no file: the folder is new."""
+    """The contents of meta.properties; None if there is no file: the folder is new."""
     try:
         data = files.read_file(path)
     except FileNotFoundError:

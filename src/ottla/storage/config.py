@@ -168,7 +168,6 @@ def _topic_settings() -> Iterator[Setting]:
         allowed: Allowed | None,
         doc: str,
         *synonyms: str | Synonym,
-        awaits: str = "",
     ) -> Setting:
         return Setting(
             name,
@@ -178,7 +177,6 @@ def _topic_settings() -> Iterator[Setting]:
             doc,
             tuple(Synonym(one) if isinstance(one, str) else one for one in synonyms),
             Scope.CLUSTER_WIDE,
-            awaits=awaits,
         )
 
     config = LogConfig()
@@ -459,14 +457,13 @@ def _log_broker_settings() -> Iterator[Setting]:
                 # DescribeConfigs drops what stands before the name that was asked for.)
                 topic.synonyms if synonym == topic.synonyms[0] else (synonym,),
                 scope,
-                awaits=topic.awaits,
             )
 
 
 LOG_BROKER_SETTINGS = SettingTable("broker", _log_broker_settings())
 
 
-def _agree(config: LogConfig) -> LogConfig:
+def _checked_together(config: LogConfig) -> LogConfig:
     """Check what no single setting can: that the values fit together."""
     if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
         raise InvalidSetting(
@@ -500,7 +497,7 @@ def parse(
                 raise
             on_invalid(error)
     try:
-        return _agree(replace(defaults, **changes))
+        return _checked_together(replace(defaults, **changes))
     except InvalidSetting as error:
         if on_invalid is None:
             raise
@@ -523,7 +520,7 @@ def broker_defaults(layers: BrokerLayers) -> LogConfig:
             if link.value is not None:
                 values[topic.attribute] = _as_topic_value(topic, link)
                 break
-    return _agree(LogConfig(**values))
+    return _checked_together(LogConfig(**values))
 
 
 def _as_topic_value(topic: Setting, link: SynonymValue) -> Value:

@@ -210,7 +210,7 @@ class DataFolder:
         return properties.get("cluster.id", "")
 
     def _compare_boots(self) -> None:
-        """Whether the last broker with these logs in the cluster ran in this boot of the machine."""
+        """Find out whether the last broker with these logs ran in this boot of the machine."""
         now = boot_id().encode()
         try:
             self.same_boot = bool(now) and self.files.read_file(self._file(RUNNING)) == now

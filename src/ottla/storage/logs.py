@@ -116,8 +116,9 @@ class Logs(PlacedLogs):
         folder.partitions += 1
 
     def _found_interrupted(self, folder: DataFolder, name: str, now_ms: int) -> None:
-        """A log was deleted, and the broker stopped before its files were gone. Or it was on its way to
-        this folder (relocation.py): the copy takes its place if it was to, and is removed otherwise."""
+        """End what a stop interrupted. The files of a deleted log are removed. The copy of a log that
+        was on its way to this folder (relocation.py) takes its place if it was to, else it is
+        removed."""
         path = f"{folder.path}/{name}"
         if name.endswith(DELETE_SUFFIX):
             self._removals.add(now_ms, RemovalJob(self.files, folders=[path]))
@@ -155,13 +156,14 @@ class Logs(PlacedLogs):
         return list(self._missing)
 
     def forget_missing(self, topic: str, partition: int) -> None:
-        """The log of a topic that is not this broker's any more need not be here."""
+        """Expect a log here no longer: its topic is not this broker's any more."""
         folder = self._missing.pop((topic, partition), None)
         if folder is not None:
             folder.changed = True
 
     def mark_running(self) -> None:
-        """The cluster knows what these folders may have lost. OSError if that cannot be noted."""
+        """Note in the folders that a broker runs with them, once the cluster knows what they may have
+        lost. OSError."""
         for folder in self.folders:
             if folder.offline is None:
                 folder.mark_running()
@@ -317,14 +319,14 @@ class Logs(PlacedLogs):
     # Compaction (compaction/swap.py)
 
     def synced_end(self, log: Log) -> int:
-        """Up to here the log was synced, and the folder's checkpoint says so."""
+        """The offset up to which the log was synced, as the folder's checkpoint has it."""
         key = (log.topic, log.partition)
         folder = self._places.get(key)
         return 0 if folder is None else folder.stored.recovery_points.get(key, 0)
 
     def compacted(self, log: Log, retired: Sequence[Retired]) -> None:
-        """A pass over the log came to its end, or was broken off: the files of segments that were
-        replaced go after their delay, and the checkpoint is due."""
+        """Have the files of segments that compaction replaced removed after their delay, and the
+        checkpoint stored: a pass over the log came to its end, or was broken off."""
         folder = self._places.get((log.topic, log.partition))
         if folder is not None:
             folder.changed = True
@@ -343,7 +345,7 @@ class Logs(PlacedLogs):
     # Looking over logs that nobody has used yet
 
     def survey(self) -> Iterator[None]:
-        """After the start: loads the logs that have several segments, one a step, so that it is said
+        """Load the logs that have several segments, one a step, after the start, so that it is said
         which of them lack one. (After a crash all have been loaded.)"""
         for key, folder in list(self._places.items()):
             if (
@@ -392,14 +394,15 @@ class Logs(PlacedLogs):
         return RetireJob(folder, self._checkpoints.collect(folder), [retired])
 
     def _segment_count(self, path: str) -> int:
-        """0 if the folder cannot be read: who needs the log will be told."""
+        """How many segments are in a log's folder; 0 if it cannot be read: who needs the log finds
+        out."""
         try:
             return sum(name.endswith(LOG_SUFFIX) for name in self.files.names(path))
         except OSError:
             return 0
 
     def expire_producers_after(self, milliseconds: int) -> None:
-        """`producer.id.expiration.ms` was changed."""
+        """Take over a changed `producer.id.expiration.ms`."""
         self.producer_expiration_ms = milliseconds
         for log in self._loaded.values():
             log.producers.expiration_ms = milliseconds

@@ -315,8 +315,8 @@ class PlacedLogs(LogOwner):
         self._removals.add(now_ms + delay_ms, RemovalJob(self.files, folders=folders))
 
     def set_aside(self, topic: str, partition: int, *, damaged: bool = False) -> str:
-        """The log's name is free, its files stay under another one, for their owner to look at. One
-        that is `damaged` is not to be taken back."""
+        """Rename the folder of a log, which frees the log's name; the files stay for their owner to look
+        at. One that is `damaged` is not to be taken back."""
         key = (topic, partition)
         folder = self.folder_of(topic, partition)
         log = self._loaded.pop(key, None)
@@ -343,7 +343,7 @@ class PlacedLogs(LogOwner):
         return renamed
 
     def take_back(self, folder: DataFolder, name: str, topic: str, partition: int) -> None:
-        """A log that was set aside gets its name again: its topic is known after all. OSError."""
+        """Give a log that was set aside its name again: its topic is known after all. OSError."""
         key = (topic, partition)
         if key in self._places:
             raise ValueError(f"{topic}-{partition} is here already")
@@ -452,7 +452,7 @@ class PlacedLogs(LogOwner):
         return log
 
     def reconfigure(self, topic: str) -> None:
-        """The topic's configuration changed: its loaded logs ask for it again."""
+        """Give the topic's loaded logs its changed configuration."""
         config = self._config_of(topic)
         for (name, _), log in self._loaded.items():
             if name == topic:
@@ -486,7 +486,7 @@ class PlacedLogs(LogOwner):
         self._places[key].lower(key, offset, log.lower_first_dirty(offset))
 
     def take_folder_offline(self, folder: DataFolder, reason: str) -> None:
-        """The folder failed: all its logs with it."""
+        """Take a folder that failed offline, and all its logs with it."""
         if folder.offline is None:
             folder.offline = reason
             logger.error("data folder %s is offline: %s", folder.path, reason)
@@ -502,8 +502,9 @@ class PlacedLogs(LogOwner):
         return now_ms
 
     def _follow_clock_set_back(self, now_ms: int) -> None:
-        """If the clock was set back, moves the times that were noted by it back as far, so that nothing
-        happens later for it. Called before any time is noted: that must not be moved with the rest."""
+        """Move the times that were noted back as far as the clock was set back, if it was, so that
+        nothing happens later for it. Called before any time is noted: that must not be moved with the
+        rest."""
         back = self._last_looked_ms - now_ms
         self._last_looked_ms = now_ms
         if back <= 0:

@@ -78,7 +78,7 @@ class Relocation:
 
     @property
     def first_dirty_offset(self) -> int:
-        """Up to here the copy is as clean as the log was."""
+        """The offset up to which the copy is compacted, as the log was."""
         return min(self._first_dirty_offset, self.source.first_dirty_offset)
 
     def agree(self, now_ms: int) -> None:

@@ -132,6 +132,6 @@ class Removals:
                 yield RemovalJob(files, folders=folders[first : first + FOLDERS_IN_A_JOB])
 
     def clock_set_back(self, back_ms: int) -> None:
-        """The clock was set back: what was to happen in a while happens in the same while."""
+        """Move the times of removals back with the clock, which was set back by so much."""
         # All by the same, so it stays a heap.
         self._waiting = [(at - back_ms, count, job) for at, count, job in self._waiting]

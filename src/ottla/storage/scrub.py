@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from ottla.logfiles.folders import LogFolder, SegmentFiles
 from ottla.logfiles.names import DAMAGED_LOGS, FOLDER_IDENTITY, LOG_SUFFIX, offset_in
-from ottla.logfiles.walk import OVERHEAD, check, fields_at
+from ottla.logfiles.walk import OVERHEAD, check, fields_at, only_zeros
 from ottla.record.batch import (
     BASE_OFFSET,
     BATCH_LENGTH,
@@ -98,7 +99,7 @@ def _scrub(
             if position + length > size:
                 raise InvalidBatch(f"the batch needs {length} bytes, {size - position} are left")
         except InvalidBatch as error:
-            if not _only_zeros(fd, position, size):
+            if not only_zeros(partial(os.pread, fd), position, size):
                 reason = f"{error.reason}; the last {size - position} bytes cannot be read"
                 findings.append(Finding(name, position, expected, reason))
             over = True
@@ -115,16 +116,6 @@ def _scrub(
         position += length
     over = over or position >= size
     return ScrubProgress(position, next_offset, dense, inode, size, over), tuple(findings)
-
-
-def _only_zeros(fd: int, position: int, size: int) -> bool:
-    """The unused part of a preallocated segment."""
-    while position < size:
-        part = os.pread(fd, min(1 << 20, size - position), position)
-        if not part or part.count(0) != len(part):
-            return False
-        position += len(part)
-    return True
 
 
 def missing_after(progress: ScrubProgress, following: SegmentFiles) -> Finding | None:

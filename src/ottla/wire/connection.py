@@ -497,7 +497,7 @@ class Connection:
                 awaited.future.set_result((frame, at))
 
     def _on_part(self, frame: memoryview, arrived: int) -> Pull | None:
-        """The beginning of a large answer has come. What is wrong with it is told when all of it has."""
+        """Hand the beginning of a large answer to who decodes it early. Errors wait for its end."""
         awaited = self._awaited[0] if self._awaited else None
         if awaited is None or awaited.on_part is None or awaited.future.done():
             return None

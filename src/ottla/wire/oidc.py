@@ -83,7 +83,7 @@ class TokenFile:
         return await asyncio.to_thread(self.read)
 
     def read(self) -> BearerToken:
-        """Raises RefusedByMechanism, without what is in the file."""
+        """The token in the file. Raises RefusedByMechanism, without what is in the file."""
         try:
             with open(self.path, "rb") as file:
                 value = file.read(_LARGEST_ANSWER).decode("ascii").strip()

@@ -93,7 +93,7 @@ class StreamPlanner:
     # How far a batch goes
 
     async def fix_target(self) -> None:
-        """From now on nothing newer is seen (available-now)."""
+        """Read nothing that comes after this call (available-now)."""
         self._target = await self._ends()
         self._planned_ids = dict(self._topic_ids)
 
@@ -121,7 +121,7 @@ class StreamPlanner:
         return await self._limited(start, ends)
 
     async def _limited(self, start: Offsets, ends: Offsets) -> Offsets:
-        begin = start | await self._firsts(ends.keys() - start.keys())
+        begin = start | await self._first_offsets(ends.keys() - start.keys())
         if self._target is None:
             records = sum(waiting(begin, ends).values())
             if self._delay.holds_back(records, asyncio.get_running_loop().time()):
@@ -170,13 +170,13 @@ class StreamPlanner:
         return there.results.values()
 
     def _check_absent(self, start: Offsets) -> None:
-        """A topic that was read before may be gone (that is data loss); others must be there."""
+        """Raise why a topic is not there; not of one that was read before, which counts as data loss."""
         self._read.update(each.topic for each in start)
         for name, error in self._absent.items():
             if not (isinstance(error, TopicNotFound) and name in self._read):
                 raise error
 
-    async def _firsts(self, partitions: Iterable[TopicPartition]) -> Offsets:
+    async def _first_offsets(self, partitions: Iterable[TopicPartition]) -> Offsets:
         return await self._listed_if_there(partitions, FIRST)
 
     async def _listed_if_there(
@@ -238,7 +238,7 @@ class StreamPlanner:
             for each in end.keys() & start.keys()
             if each.topic in changed or end[each] < start[each]
         }
-        firsts = await self._firsts((end.keys() - start.keys()) | renewed)
+        firsts = await self._first_offsets((end.keys() - start.keys()) | renewed)
         ranges = [
             each._replace(topic_id=self._topic_ids.get(each.partition.topic))
             for each in batch_ranges(start, end, firsts, renewed, self._options)

@@ -19,7 +19,7 @@ from ottla.client.loop import background_loop
 from pyspark_ottla.options import SourceOptions
 from pyspark_ottla.streaming.offsets import as_json, offsets_in
 from pyspark_ottla.streaming.planner import StreamPlanner
-from pyspark_ottla.workers import keep_modules_out_of_collections, plainly
+from pyspark_ottla.workers import keep_modules_out_of_collections, plain_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,7 +33,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._planner = StreamPlanner(options)
 
-    @plainly
+    @plain_errors
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names from here on
         return as_json(background_loop().run(self._planner.initial()))
 
@@ -46,11 +46,11 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMinRows(least)
         return ReadAllAvailable()
 
-    @plainly
+    @plain_errors
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         background_loop().run(self._planner.fix_target())
 
-    @plainly
+    @plain_errors
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         return as_json(background_loop().run(self._planner.latest(offsets_in(start), limit)))
 
@@ -58,12 +58,12 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = self._planner.known_ends
         return None if known is None else as_json(known)
 
-    @plainly
+    @plain_errors
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         planned = self._planner.plan(offsets_in(start), offsets_in(end))
         return [InputPartition(piece) for piece in background_loop().run(planned)]
 
-    @plainly
+    @plain_errors
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # In the tasks alone: the planner's process starts sooner without.
         from pyspark_ottla import broker_reads
@@ -78,23 +78,23 @@ class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, reason: OttlaError) -> None:
         self._reason = reason
 
-    @plainly
+    @plain_errors
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         raise self._reason
 
-    @plainly
+    @plain_errors
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         raise self._reason
 
-    @plainly
+    @plain_errors
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         raise self._reason
 
-    @plainly
+    @plain_errors
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
         raise self._reason
 
-    @plainly
+    @plain_errors
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:  # noqa: ARG002
         raise self._reason
 

@@ -122,11 +122,11 @@ def _decoder(options: ValueOptions) -> ValueDecoder:
     except RegistryError as error:
         raise OptionError(f"schema.registry.url: {error}") from None
     except FormatError as error:
-        raise OptionError(f"{_about(options)}: {error}") from None
+        raise OptionError(f"{_source_of_schema(options)}: {error}") from None
 
 
-def _about(options: ValueOptions) -> str:
-    """The option that a schema came from."""
+def _source_of_schema(options: ValueOptions) -> str:
+    """The option that a schema came from, for messages."""
     if options.schema is not None:
         return "valueSchema"
     return f"the newest schema of {options.subject} (valueSubject)"
@@ -202,7 +202,9 @@ def _spark_type(kind: pa.DataType, options: ValueOptions) -> DataType:
     try:
         return nullable(from_arrow_type(_representable(kind)))
     except (PySparkException, TypeError, ValueError) as error:
-        raise OptionError(f"{_about(options)} has a type that Spark lacks: {error}") from None
+        raise OptionError(
+            f"{_source_of_schema(options)} has a type that Spark lacks: {error}"
+        ) from None
 
 
 def _representable(kind: pa.DataType) -> pa.DataType:

@@ -133,7 +133,7 @@ class Ledger:
         return None if last is None else Decision.read(last, self._owner)
 
     async def decide(self, decision: Decision) -> None:
-        """Raises Fenced if another driver has opened the ledger since."""
+        """Write a decision to the ledger. Raises Fenced if another driver has opened it since."""
         self._producer.begin_transaction()
         value = decision.written(self._owner)
         sent = await self._producer.send(

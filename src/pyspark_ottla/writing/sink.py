@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pyspark_ottla.errors import NotOffered, OptionError
-from pyspark_ottla.workers import keep_modules_out_of_collections, plainly
+from pyspark_ottla.workers import keep_modules_out_of_collections, plain_errors
 from pyspark_ottla.writing import committing
 from pyspark_ottla.writing.attempts import Owner, Prepared, prepare
 from pyspark_ottla.writing.delivery import deliver
@@ -60,13 +60,13 @@ class OttlaWriter(DataSourceArrowWriter):
             self._owner = Owner(f"batches-{name}", uuid.uuid4().hex)
             self._skip = committing.is_decided(options.version, self._owner, options)
 
-    @plainly
+    @plain_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         if self._skip and self._owner is not None:
             return Prepared(self._owner)
         return _written(iterator, self._columns, self._options, self._owner)
 
-    @plainly
+    @plain_errors
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         if self._options.version is not None:
             committing.commit(self._options.version, _prepared(messages), self._options)
@@ -83,12 +83,12 @@ class OttlaStreamWriter(DataSourceStreamArrowWriter):
         self._options = options
         self._columns = RecordColumns(schema, options)
 
-    @plainly
+    @plain_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         owner = None if self._options.guarantee == "at-least-once" else _owner_of_query()
         return _written(iterator, self._columns, self._options, owner)
 
-    @plainly
+    @plain_errors
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         committing.commit(batchId, _prepared(messages), self._options)
 

@@ -13,7 +13,7 @@ from crc32c import crc32c
 from typer.testing import Result
 
 from ottla.record.batch import HEADER_SIZE, Record, build_batch
-from ottla.record.codecs import Codec
+from ottla.record.compression.codecs import Codec
 from ottla.record.control import build_end_of_transaction
 from ottla.record.legacy import build_message_set
 from ottla.storage.checkpoints import write_offsets, write_partition_metadata

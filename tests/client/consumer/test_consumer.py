@@ -38,7 +38,7 @@ from ottla.client.errors import (
 )
 from ottla.client.positions import TopicPartition
 from ottla.record.batch import Record, build_batch
-from ottla.record.codecs import Codec
+from ottla.record.compression.codecs import Codec
 from ottla.testing import BrokerProcess
 from ottla.wire import connection as wire_connection
 
@@ -608,9 +608,9 @@ def test_no_descriptor_left_for_a_while(
         with monkeypatch.context() as patch:
             patch.setattr(wire_connection, "socket", SimpleNamespace(**vars(socket)))
             patch.setattr(wire_connection.socket, "socket", no_descriptor)
-            for line in list(consumer._consumer._cluster._connections._lines.values()):
-                if line.connection is not None:
-                    consumer._loop.call(line.connection.close)
+            for entry in list(consumer._consumer._cluster._connections._entries.values()):
+                if entry.connection is not None:
+                    consumer._loop.call(entry.connection.close)
             assert refused.wait(PATIENCE)
         write_values(bootstrap, topic, 0, "after")
         assert drain(consumer, 1) == ["after"]

@@ -186,13 +186,13 @@ def test_a_scan_leaves_no_connection_behind(bootstrap: str, admin: Admin, topic:
     with Producer(bootstrap) as producer:
         producer.send(topic, b"value").result(60)
     with Consumer(bootstrap) as consumer:
-        lines = consumer._consumer._cluster._connections._lines
+        entries = consumer._consumer._cluster._connections._entries
         assert consumer.read(topic).num_rows == 1
-        before = len(lines)
+        before = len(entries)
         for _ in range(3):
             assert consumer.read(topic).num_rows == 1
-        assert len(lines) == before
-        assert not any(lane.startswith("fetch") for _, _, lane in lines)
+        assert len(entries) == before
+        assert not any(lane.startswith("fetch") for _, _, lane in entries)
 
 
 async def test_an_answer_is_decoded_beside_the_one_before_it(bootstrap: str) -> None:

@@ -47,7 +47,7 @@ rows = st.fixed_dictionaries(
         "inner": st.none() | st.fixed_dictionaries({"x": st.none() | st.integers(-9, 9)}),
     }
 )
-# Values that would shift the rows behind them if they were simply joined with newlines.
+# Values that would shift the rows after them if they were simply joined with newlines.
 SHIFTY = [
     b"",
     b" ",

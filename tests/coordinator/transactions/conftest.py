@@ -5,7 +5,6 @@ TEST_BOOTSTRAP=HOST:PORT names a running broker to be used in place of ours (say
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +14,13 @@ import pytest
 # The kit is a package beside the tests; with pytest's importlib mode nothing else puts it on the path.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from server_kit.broker_thread import BrokerElsewhere, BrokerThread
+from server_kit.broker_thread import (
+    BrokerElsewhere,
+    BrokerThread,
+    broker_or_elsewhere,
+    broker_threads,
+    skip_elsewhere,
+)
 from server_kit.fixtures import complaints, connect, inside, wire
 from transactions_kit.world import World
 
@@ -38,38 +43,26 @@ def world() -> World:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread | BrokerElsewhere]:
-    elsewhere = os.environ.get("TEST_BOOTSTRAP")
-    if elsewhere:
-        host, _, port = elsewhere.rpartition(":")
-        yield BrokerElsewhere(host, int(port))
-        return
     data = tmp_path_factory.mktemp("broker") / "data"
-    with BrokerThread(data, settings=SETTINGS) as running:
+    with broker_or_elsewhere(data, settings=SETTINGS) as running:
         yield running
 
 
 @pytest.fixture
 def start_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerThread]]:
-    if "TEST_BOOTSTRAP" in os.environ:
-        pytest.skip("this test starts brokers of its own")
-    started: list[BrokerThread] = []
+    with broker_threads(tmp_path) as start:
 
-    def start(**settings: str) -> BrokerThread:
-        own = {name.replace("_", "."): value for name, value in settings.items()}
-        thread = BrokerThread(tmp_path / f"broker-{len(started)}", settings=SETTINGS | own)
-        started.append(thread)
-        return thread.start()
+        def start_with(**settings: str) -> BrokerThread:
+            own = {name.replace("_", "."): value for name, value in settings.items()}
+            return start(settings=SETTINGS | own)
 
-    yield start
-    for thread in started:
-        thread.stop()
+        yield start_with
 
 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[BrokerProcess]:
     """A broker in a process of its own, which can be killed."""
-    if "TEST_BOOTSTRAP" in os.environ:
-        pytest.skip("this test starts a broker of its own")
+    skip_elsewhere()
     running = BrokerProcess(tmp_path / "data", settings=SETTINGS)
     yield running.start()
     running.kill()

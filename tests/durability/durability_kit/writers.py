@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from durability_kit.wire import Wire, a_batch
 from ottla.protocol.errors import ErrorCode
-from ottla.record.codecs import Codec
+from ottla.record.compression.codecs import Codec
 
 # Writer, number.
 STAMP = struct.Struct(">iq")

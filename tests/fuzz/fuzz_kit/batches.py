@@ -21,7 +21,7 @@ from ottla.record.batch import (
     build_batch,
     read_header,
 )
-from ottla.record.codecs import compress
+from ottla.record.compression.codecs import compress
 from ottla.record.legacy import build_message_set
 from ottla.record.varint import encode_varint
 

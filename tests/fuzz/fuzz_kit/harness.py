@@ -1,6 +1,6 @@
 """A whole broker on the test's own event loop, fed frame by frame through socket pairs.
 
-Everything behind the accept is the real thing: connection, handlers, controller, logs. The verdict on
+Everything after the accept is the real thing: connection, handlers, controller, logs. The verdict on
 each input: the connection is answered with whole, well-formed responses to requests that it sent, or
 it waits for the rest of a frame, or it is closed. Anything else is a failure, and so is an error in
 the broker's log.

@@ -49,7 +49,7 @@ def _false_length(dice: random.Random, data: bytearray) -> bytes:
 
 
 def _place(dice: random.Random, data: bytearray) -> int:
-    """Somewhere behind the length; the body more often than the header."""
+    """Somewhere after the length; the body more often than the header."""
     if len(data) <= HEADER or dice.random() < 0.1:
         return dice.randrange(4, max(5, len(data)))
     return dice.randrange(HEADER, len(data))

@@ -21,9 +21,9 @@ from ottla.protocol.apis import ApiKey
 from ottla.protocol.frame import encode_request
 from ottla.protocol.message import UnencodableMessage
 from ottla.record.batch import Codec, check_batch, check_produced, headers, records
+from ottla.record.compression.recompress import recompress
 from ottla.record.errors import InvalidBatch
 from ottla.record.legacy import downgrade, messages, upgrade
-from ottla.record.recompress import recompress
 from ottla.record.validation.findings import Rules
 from ottla.server import handlers
 from ottla.server.api import DECLARED

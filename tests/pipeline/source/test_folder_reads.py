@@ -207,7 +207,7 @@ def test_a_damaged_batch(tmp_path: Path) -> None:
     with pytest.raises(DamagedLog, match="batch at offset 5: the CRC32C does not match") as raised:
         rows(path=tmp_path)
     assert str(log / f"{0:020}.log") in str(raised.value)
-    # What lies before and behind can be read by its offsets.
+    # What lies before and after can be read by its offsets.
     assert values(path=tmp_path, endingOffsets='{"orders": {"0": 5}}') == numbers(range(5))
     assert values(path=tmp_path, startingOffsets='{"orders": {"0": 7}}') == numbers(range(7, 8))
 

@@ -85,7 +85,7 @@ def test_batches_read_to_the_end(
     with_invisible_ends: str,
     source: str,
 ) -> None:
-    """Up to offsets behind which nothing is left to be seen; a reader that waits for a record at each
+    """Up to offsets after which nothing is left to be seen; a reader that waits for a record at each
     would give up, or say that data was lost."""
     if source == "kafka" and connector.missing:
         pytest.skip(connector.missing)

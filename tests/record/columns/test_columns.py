@@ -17,7 +17,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ottla.record.batch import Record, build_batch, check_batch, records
-from ottla.record.codecs import Codec
 from ottla.record.columns import (
     BufferPool,
     Decoded,
@@ -31,6 +30,7 @@ from ottla.record.columns import (
 )
 from ottla.record.columns.kernels import readiness
 from ottla.record.columns.layout import COLUMNS
+from ottla.record.compression.codecs import Codec
 from ottla.record.control import build_end_of_transaction
 from ottla.record.errors import CorruptBatch, InvalidBatch, InvalidRecord, TooLarge
 from ottla.record.legacy import build_message_set

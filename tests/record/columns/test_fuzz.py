@@ -20,9 +20,9 @@ import pyarrow as pa
 import pytest
 
 from ottla.record.batch import RECORDS_AT, Record, build_batch
-from ottla.record.codecs import Codec
 from ottla.record.columns import IncrementalRecords, Layout, buffers, decode, encode
 from ottla.record.columns.kernels import readiness
+from ottla.record.compression.codecs import Codec
 from ottla.record.errors import InvalidBatch
 from ottla.record.varint import encode_varint
 

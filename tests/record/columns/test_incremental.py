@@ -11,9 +11,9 @@ from types import ModuleType
 import pytest
 
 from ottla.record.batch import Record, build_batch
-from ottla.record.codecs import Codec
 from ottla.record.columns import Decoded, IncrementalRecords, decode
 from ottla.record.columns.kernels import readiness
+from ottla.record.compression.codecs import Codec
 from ottla.record.control import build_end_of_transaction
 from ottla.record.errors import InvalidBatch
 from ottla.record.legacy import build_message_set
@@ -116,7 +116,7 @@ def test_it_is_as_if_all_had_been_there(
 
 
 def received(dice: random.Random, incremental: IncrementalRecords, whole: bytes, at: int) -> int:
-    """Have some of what is behind `at` received by who decodes it; how many bytes that are."""
+    """Have some of what comes after `at` received by who decodes it; how many bytes that are."""
     sent = whole[at : at + dice.randrange(5000)]
     near, far = socket.socketpair()
     with near, far:

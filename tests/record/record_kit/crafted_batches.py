@@ -23,7 +23,7 @@ from ottla.record.batch import (
     LENGTH_OVERHEAD,
 )
 from ottla.record.checksum import crc32c
-from ottla.record.codecs import Codec, compress
+from ottla.record.compression.codecs import Codec, compress
 from ottla.record.varint import encode_varint
 
 HOUR: Final = 3_600_000

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from ottla.record.codecs import Codec
+from ottla.record.compression.codecs import Codec
 
 ANSWERS = Path(__file__).resolve().parents[1] / "produced_batches_by_kafka.jsonl"
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -23,6 +23,7 @@ from server_kit.calls import (
     offsets_of,
     produce_request,
 )
+from server_kit.gated_files import GatedFiles
 from server_kit.wire import Wire
 
 from ottla.cluster.decisions.partitions import IsrResult, WantedIsr
@@ -55,7 +56,6 @@ from ottla.record.batch import Record, build_batch, headers
 from ottla.replication.following import whole_batches
 from ottla.replication.partition import SUSPICIOUS_REPEATS, Partition
 from ottla.server.broker import Broker
-from ottla.storage.files import Files
 
 OTHER = 77  # the broker with the other replica
 VERSION = 17
@@ -549,25 +549,6 @@ def test_too_few_in_sync_after_the_append(inside: BrokerThread, wire: Wire, topi
     inside.run(lambda broker: partition_of(broker, topic).fetched(OTHER, 6, 1, 0))
     answer = acknowledged(wire)
     assert (answer.error_code, answer.base_offset) == (0, 5)
-
-
-class GatedFiles(Files):
-    """Syncs wait for the gate."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate = threading.Event()
-
-    def fsync(self, fd: int) -> None:
-        assert self.gate.wait(30)
-        super().fsync(fd)
-
-
-@pytest.fixture
-def files() -> Iterator[GatedFiles]:
-    gated = GatedFiles()
-    yield gated
-    gated.gate.set()
 
 
 def test_too_few_in_sync_when_the_flush_is_done(

@@ -130,7 +130,7 @@ def test_requests_of_one_connection_are_answered_in_order(
     before = batches(running)
     wire = wires[0]
     frames = [wire.encode(commit(topic, 1, offset), VERSION) for offset in range(20)]
-    # Whoever asks sees what was committed before, and not what is committed behind it.
+    # Whoever asks sees what was committed before, and not what is committed after it.
     frames.append(wire.encode(fetch(topic, 1), VERSION))
     frames += [wire.encode(commit(topic, 1, offset), VERSION) for offset in range(20, 40)]
     at_once(running, (wire, b"".join(frames)))

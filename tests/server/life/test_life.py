@@ -65,7 +65,7 @@ HEAVY = [
     "ottla.coordinator.groups.shard",
     "ottla.coordinator.transactions.shard",
     "ottla.record.legacy",
-    "ottla.record.recompress",
+    "ottla.record.compression.recompress",
     "ottla.record.validation.machine_code",
     "ottla.server.disk.worker_jobs",
     "ottla.testing",

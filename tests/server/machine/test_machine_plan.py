@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ottla.server.configuration.broker_config import BrokerConfig, load
-from ottla.server.machine.folders import FolderOfMore, check_folders, make_folders
+from ottla.server.machine.folders import BrokersMissing, check_folders, make_folders
 from ottla.server.machine.plan import plan, socket_path
 from ottla.settings import BrokerLayers, InvalidSetting
 
@@ -93,7 +93,7 @@ def test_a_folder_whose_brokers_would_be_missing_is_refused(
     if sentence is None:
         check_folders(config, count)
     else:
-        with pytest.raises(FolderOfMore, match=sentence):
+        with pytest.raises(BrokersMissing, match=sentence):
             check_folders(config, count)
 
 

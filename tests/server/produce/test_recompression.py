@@ -41,7 +41,7 @@ from ottla.record.batch import (
     read_header,
     records,
 )
-from ottla.record.codecs import compress
+from ottla.record.compression.codecs import compress
 
 NAMES = {
     "uncompressed": Codec.NONE,

@@ -61,7 +61,9 @@ def walk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every batch is checked off the loop."""
-    monkeypatch.setattr("ottla.server.handlers.records.produce.inside.is_quick", lambda _: False)
+    monkeypatch.setattr(
+        "ottla.server.handlers.records.produce.record_checks.is_quick", lambda _: False
+    )
 
 
 def wrong_answers(wire: Wire, topics: dict[str, Topic], name: str) -> list[Any]:
@@ -173,7 +175,9 @@ def test_the_loop_goes_on_while_a_thread_looks(
             assert may_go_on.wait(20)
         return real(*arguments, in_thread=in_thread)
 
-    monkeypatch.setattr("ottla.server.handlers.records.produce.inside.check_and_correct", check)
+    monkeypatch.setattr(
+        "ottla.server.handlers.records.produce.record_checks.check_and_correct", check
+    )
     with inside.wire() as slow:
         bomb = build_batch([Record(0, now_ms(), b"key", bytes(4 << 20))], codec=Codec.ZSTD)
         slow.send(produce_request(topic, (0, bomb)), 9)

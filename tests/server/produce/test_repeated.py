@@ -30,7 +30,7 @@ from ottla.cluster.membership.membership import Membership
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
 from ottla.record.batch import LEADER_EPOCH_AT, check_produced
-from ottla.record.codecs import Codec
+from ottla.record.compression.codecs import Codec
 from ottla.record.validation.findings import Rules
 from ottla.record.validation.frames import FrameCheck
 from ottla.record.validation.readiness import readiness

@@ -3,16 +3,16 @@ the in-sync replicas with acks=all."""
 
 from __future__ import annotations
 
-import errno
 import select
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from server_kit.broker_thread import BrokerThread
 from server_kit.calls import Topic, batch_of, create_topic, end_offset, fill, produce_request
+from server_kit.gated_files import GatedFiles
 from server_kit.wire import Wire
 
 from ottla.cluster.embedded.store import EmbeddedStore
@@ -32,32 +32,6 @@ from ottla.storage.log.log import Log
 
 PATIENCE = 30.0
 VERSIONS = [3, 9, 13]
-
-
-class GatedFiles(Files):
-    """Syncs stand still until the gate is opened."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate = threading.Event()
-        self.syncs = 0
-        self.begun = threading.Semaphore(0)
-        self.broken = False
-
-    def fsync(self, fd: int) -> None:
-        self.syncs += 1
-        self.begun.release()
-        assert self.gate.wait(PATIENCE)
-        if self.broken:
-            raise OSError(errno.EIO, "broken")
-        super().fsync(fd)
-
-
-@pytest.fixture
-def files() -> Iterator[GatedFiles]:
-    gated = GatedFiles()
-    yield gated
-    gated.gate.set()
 
 
 def partition_of(broker: Broker, topic: Topic) -> Partition:

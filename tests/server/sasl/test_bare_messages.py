@@ -60,7 +60,7 @@ def test_messages_without_requests_may_come_in_pieces(sasl_broker: BrokerThread)
         b"\x00\x00\x00\x0b\0bob\0wrong!!",
         b"\x7f\xff\xff\xff",
         b"\x00\x00\x00\x00",
-        # A request behind a refused message.
+        # A request after a refused message.
         b"\x00\x00\x00\x0b\0bob\0wrong!!" + bytes(40),
     ],
 )

@@ -49,7 +49,7 @@ def test_nothing_is_served_before_the_authentication(
 
 
 def test_nothing_is_served_that_was_sent_along(sasl_broker: BrokerThread) -> None:
-    """Requests behind a refused authentication, in one packet with it."""
+    """Requests after a refused authentication, in one packet with it."""
     with connect(sasl_broker) as wire:
         agree(wire, "PLAIN")
         wire.send_raw(

@@ -7,11 +7,15 @@ not expect any fails at its end (see conftest).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self, TypeVar
+
+import pytest
 
 from ottla.server.broker import Broker
 from ottla.server.configuration.broker_config import load
@@ -175,3 +179,37 @@ class BrokerElsewhere:
                 each.api_key: (each.min_version, each.max_version) for each in answer.api_keys
             }
         return Wire(self.host, self.port, timeout, self._served)
+
+
+@contextlib.contextmanager
+def broker_or_elsewhere(data: Path, **settings: Any) -> Iterator[BrokerThread | BrokerElsewhere]:
+    """The broker that TEST_BOOTSTRAP names; without it, one that is started with these settings."""
+    elsewhere = os.environ.get("TEST_BOOTSTRAP")
+    if elsewhere:
+        host, _, port = elsewhere.rpartition(":")
+        yield BrokerElsewhere(host, int(port))
+        return
+    with BrokerThread(data, **settings) as running:
+        yield running
+
+
+def skip_elsewhere() -> None:
+    """Skip a test that starts brokers of its own, if TEST_BOOTSTRAP names the one to be tested."""
+    if "TEST_BOOTSTRAP" in os.environ:
+        pytest.skip("this test starts brokers of its own")
+
+
+@contextlib.contextmanager
+def broker_threads(folder: Path) -> Iterator[Callable[..., BrokerThread]]:
+    """A function that starts brokers with these settings of BrokerThread; they end with the block."""
+    skip_elsewhere()
+    started: list[BrokerThread] = []
+
+    def start(**settings: Any) -> BrokerThread:
+        thread = BrokerThread(folder / f"broker-{len(started)}", **settings)
+        started.append(thread)
+        return thread.start()
+
+    yield start
+    for thread in started:
+        thread.stop()

@@ -8,7 +8,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.produce import PartitionProduceResponse
 from ottla.record.batch import read_header
 from ottla.record.batch import records as records_of
-from ottla.record.codecs import Codec
+from ottla.record.compression.codecs import Codec
 from ottla.record.errors import InvalidBatch
 from server_kit.calls import Topic, fetch, produce, whole_batches
 from server_kit.wire import Wire

@@ -138,7 +138,7 @@ def test_several_partitions(wire: Wire) -> None:
 
 @pytest.mark.parametrize("how", ["kill", "stop"])
 def test_lasts(start_process: Callable[..., BrokerProcess], how: str) -> None:
-    """What was answered is true after a crash right behind it."""
+    """What was answered is true after a crash right after it."""
     process = start_process()
     with Wire(process.host, process.port) as wire:
         topic, empty = create_topic(wire), create_topic(wire)

@@ -70,7 +70,7 @@ from ottla.record.batch import (
     check_batch,
     records,
 )
-from ottla.record.codecs import Codec
+from ottla.record.compression.codecs import Codec
 from ottla.record.deletion import read_mark
 from ottla.record.legacy import build_message_set, messages
 from ottla.replication.partition import Appended, Partition

@@ -29,7 +29,7 @@ from storage_kit.logs import NOW, LogMaker, close_cleanly, stored_batches
 from storage_kit.memory import verify_log
 
 from ottla.logfiles.folders import read_batches, read_records, segments_in
-from ottla.record.codecs import Codec
+from ottla.record.compression.codecs import Codec
 from ottla.storage.compaction.rewrite import Cancelled, Job, Throttle, Uncleanable, run, run_over
 from ottla.storage.compaction.swap import Compaction, dirt_of
 from ottla.storage.files import Files, FilesOfFolder

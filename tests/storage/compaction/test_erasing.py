@@ -24,7 +24,7 @@ from storage_kit.memory import verify_log
 
 from ottla.logfiles.folders import find_logs, read_batches, read_records
 from ottla.record.batch import assemble, read_header, records
-from ottla.record.codecs import Codec
+from ottla.record.compression.codecs import Codec
 from ottla.record.deletion import build_mark
 from ottla.record.legacy import downgrade
 from ottla.storage import verify

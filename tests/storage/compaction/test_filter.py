@@ -8,7 +8,7 @@ from storage_kit.logs import NOW
 
 from ottla.logfiles.walk import fields_at
 from ottla.record.batch import BatchHeader, Record, check_batch, read_header, records
-from ottla.record.codecs import Codec
+from ottla.record.compression.codecs import Codec
 from ottla.record.control import build_end_of_transaction
 from ottla.record.errors import InvalidRecord
 from ottla.record.legacy import downgrade
@@ -222,7 +222,7 @@ def test_aborted_records_go_and_their_marker_stays_as_long() -> None:
     abort = marker(20, 7, committed=False)
     assert first.leave(abort) == abort
     assert first.filter.transactions.take_kept() == [entry]
-    # The next pass finds no batch: the marker gets its horizon, and goes behind it.
+    # The next pass finds no batch: the marker gets its horizon, and goes once that has passed.
     second = Filtering()
     left = second.leave(abort)
     assert left is not None

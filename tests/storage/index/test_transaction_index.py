@@ -241,7 +241,7 @@ def _agrees_with_a_scan(
 def test_a_search_skips_what_ended_while_one_transaction_was_open(
     path: Path, sealed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each abort behind the range could be of a transaction that began in it; none is."""
+    """Each abort after the range could be of a transaction that began in it; none is."""
     entries = [AbortedTransaction(each, 10 + 2 * each, 11 + 2 * each, 5) for each in range(30_000)]
     index = index_at(path, fresh=True)
     for entry in entries:

@@ -13,7 +13,7 @@ from storage_kit.logs import NOW, AttentiveOwner, LogMaker, a_batch, a_marker, s
 from storage_kit.memory import verify_log
 
 from ottla.record.batch import Record, build_batch, check_batch, read_header
-from ottla.record.codecs import Codec
+from ottla.record.compression.codecs import Codec
 from ottla.record.errors import CorruptBatch, InvalidRecord, Truncated
 from ottla.record.legacy import build_message_set
 from ottla.storage.config import LogConfig
@@ -815,7 +815,7 @@ def test_preallocated_segments_are_cut_when_they_are_sealed(maker: LogMaker) -> 
     log.append(a_batch(b"x" * 3000), 0, NOW)
     log.flush(NOW)
     assert os.path.getsize(log.segments[0].path) == log.segments[0].size < 4096
-    # A crash leaves the zeros behind the end: they are no batches.
+    # A crash leaves the zeros after the end: they are no batches.
     again = maker.load(recovery_point=log.recovery_point)
     assert again.log_end_offset == 2
     assert os.path.getsize(again.active.path) == again.active.size

@@ -21,7 +21,7 @@ from ottla.record.batch import (
     LENGTH_OVERHEAD,
     check_produced,
 )
-from ottla.record.codecs import Codec
+from ottla.record.compression.codecs import Codec
 from ottla.record.errors import InvalidBatch, InvalidRecord
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import LogOffline, StorageError

@@ -12,7 +12,7 @@ from storage_kit.memory import verify_log
 
 from ottla.logfiles.walk import walk, walk_checked
 from ottla.record.batch import Record
-from ottla.record.codecs import Codec
+from ottla.record.compression.codecs import Codec
 from ottla.record.errors import CorruptBatch, Truncated
 from ottla.record.legacy import build_message_set
 from ottla.storage.config import LogConfig
@@ -181,7 +181,7 @@ def test_segments_in_the_old_formats(maker: LogMaker, magic: int, codec: Codec) 
     if magic:
         assert log.offset_for_time(NOW + 17) == (NOW + 17, 17, -1)
         assert log.offset_of_max_timestamp() == (NOW + offset - 1, offset - 1, -1)
-    # New batches go behind old ones.
+    # New batches go after old ones.
     assert log.append(a_batch(), 0, NOW).base_offset == offset
     end = close_cleanly(log)
     again = maker.load(clean=True, recovery_point=end)

@@ -166,7 +166,7 @@ def test_a_torn_end_is_cut(maker: LogMaker, cut: int) -> None:
 
 
 def test_what_lies_behind_a_bad_batch_goes(maker: LogMaker) -> None:
-    """In the middle of the unflushed part: everything behind it, later segments too."""
+    """In the middle of the unflushed part: everything after it, later segments too."""
     log = filled(maker)
     log.flush(NOW)
     second = log.segments[1]
@@ -269,7 +269,7 @@ def test_transactions_are_replayed(maker: LogMaker) -> None:
 
 
 def test_a_kill_in_a_truncation_does_not_bring_back_what_was_cut() -> None:
-    """Cut in the page cache and not on the disk; then the power goes, behind new records."""
+    """Cut in the page cache and not on the disk; then the power goes, after new records."""
     disk = Disk()
     disk.make_durable_folder("/data")
     maker = LogMaker("/data", files=FaultyFiles(disk))

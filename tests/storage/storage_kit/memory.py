@@ -72,7 +72,7 @@ def verify_segment(segment: Segment, batches: list[_Batch], end: int) -> Iterato
                 batches.append(_Batch(position, last_offset, timestamp, offset_of_timestamp))
                 next_offset = last_offset + 1
         except InvalidBatch as error:
-            yield Problem(segment.path, f"behind offset {next_offset - 1}: {error.reason}")
+            yield Problem(segment.path, f"after offset {next_offset - 1}: {error.reason}")
     try:
         for index in segment.indexes:
             index.verify()

@@ -136,7 +136,8 @@ class Cluster:
             self.admin.alter_configs(Resource(_KINDS[kind], name), assign=assign, unset=unset)
 
     def _require_settings(self, topic: str, wanted: Iterable[str]) -> None:
-        """Brokers take back what was never set, so a misspelt name would seem to be done."""
+        """Failure if a name is no topic setting: brokers would accept an unset of it, and a misspelt
+        name would pass for done."""
         known = {each.name for each in self.settings_of("topic", topic)}
         for name in wanted:
             if name not in known:
@@ -148,8 +149,8 @@ class Cluster:
     # Offsets
 
     def open_ranges(self, topic: str, partitions: Iterable[int]) -> dict[int, tuple[int, int]]:
-        """By partition, what readers of committed records do not get to yet: from the first open
-        transaction to the end, where there is something."""
+        """The offsets from the first open transaction to the end, which readers of committed records do
+        not see yet, for each partition that has such."""
         asked = {TopicPartition(topic, index): Position.latest() for index in partitions}
         with self.failures_reported(topic=topic):
             ends = self.admin.list_offsets(asked)  # first: what comes meanwhile is not meant

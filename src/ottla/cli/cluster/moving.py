@@ -38,8 +38,8 @@ Planner = Callable[["Sequence[PlacedPartition]", "Sequence[BrokerRoom]"], "list[
 
 @contextmanager
 def only_mover(cluster: Cluster) -> Iterator[None]:
-    """For as long as partitions are moved: no other command does so in a cluster on this machine. Its
-    folder, with the lock, is where its brokers have their data. Of others there is none here."""
+    """Hold the lock for moves of a cluster on this machine, so that no other command moves partitions
+    in it meanwhile. The lock is in the folder of such a cluster, as are its brokers' data."""
     from ottla.testing.cluster import ClusterError, LocalCluster
 
     with cluster.failures_reported():
@@ -129,8 +129,8 @@ def carry_out(
     planner: Planner,
     removed: int | None = None,
 ) -> None:
-    """Moves, and tells how far it is on standard error. What lies elsewhere in the end, for somebody
-    moved it meanwhile, is planned anew. `removed`: a broker that will be taken out afterwards."""
+    """Carry the moves out, with progress on standard error. What somebody else has moved meanwhile is
+    planned anew. `removed`: a broker that will be taken out afterwards."""
     for plans_left in reversed(range(_PLANS)):
         problem = _carry_out(cluster, moves, throttle, removed)
         if problem is None:
@@ -146,7 +146,8 @@ def carry_out(
 def _carry_out(
     cluster: Cluster, moves: Sequence[Move], throttle: int | None, removed: int | None
 ) -> str | None:
-    """Why some of it lies elsewhere than was planned; None if nothing does."""
+    """Carry the moves out once. Returns why some partitions do not lie where they were planned to, or
+    None if all do."""
     from ottla.client.moves import running
 
     shown = ""
@@ -188,7 +189,8 @@ def _interrupted(throttle: int | None) -> Failure:
 
 
 def await_departures(cluster: Cluster, broker: int, throttle: int | None) -> None:
-    """Waits for what an interrupted command has on its way from a broker: a plan counts it as gone."""
+    """Wait for the moves away from a broker that an interrupted command has begun: plans count them as
+    done."""
     from ottla.client.moves import running
 
     last_reported = 0
@@ -207,12 +209,12 @@ def await_departures(cluster: Cluster, broker: int, throttle: int | None) -> Non
 
 
 def lift_left_limits(cluster: Cluster) -> None:
-    """There is nothing to move: then no limit of moves is needed, either."""
+    """Remove the limits on replication that interrupted moves have left, if nothing is being moved."""
     from ottla.client.moves import running
 
     with cluster.failures_reported():
         if running.lift_left_limits(cluster.admin):
-            note("lifted the limit that moves had left which were interrupted")
+            note("lifted the limit that interrupted moves had left")
 
 
 def _progress(progress: MoveProgress) -> str:

@@ -33,7 +33,8 @@ State = Annotated[
 
 
 def check_master(master: str | None) -> None:
-    """These jobs do part of their work in the driver, with files and locks of its machine."""
+    """Misuse for a Spark Connect server: these jobs do part of their work in the driver, with files and
+    locks of its machine."""
     if master is not None and master.startswith("sc://"):
         raise Misuse("this runs with a Spark driver of its own, not on a Spark Connect server")
 

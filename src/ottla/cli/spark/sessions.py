@@ -47,8 +47,8 @@ SourceOptions = Annotated[
 
 @contextmanager
 def warming(work: Callable[[], object]) -> Iterator[None]:
-    """Have Spark made ready beside what is done meanwhile. What is wrong with it is not told here: the
-    first query will."""
+    """Run `work`, which makes Spark ready, in a thread during the block. Its failures are ignored: the
+    first query reports them."""
     from ottla.pipeline.spark.errors import is_of_spark
 
     def warm() -> None:

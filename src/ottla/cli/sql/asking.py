@@ -65,8 +65,8 @@ class Asking:
 
 
 def check_text(statement: str, settings: Mapping[str, str]) -> None:
-    """Failure for what is certainly no statement: without a Spark, which may have to be started first.
-    Unless its settings say that its language is another."""
+    """Failure if a text is certainly no statement, without a Spark, which may have to be started first.
+    Nothing is checked if Spark's settings extend its language."""
     if "spark.sql.extensions" in settings:
         return
     from ottla.pipeline.sql import checking
@@ -78,7 +78,7 @@ def check_text(statement: str, settings: Mapping[str, str]) -> None:
 
 
 def _from_anywhere(target: str) -> str:
-    """The target for a server, which works in another folder: one that is a folder by its whole path."""
+    """The target as a server, whose working folder is another, has to be given it: with a whole path."""
     from ottla.pipeline.sql.targets import is_folder
 
     return os.path.abspath(target) if is_folder(target) and "://" not in target else target

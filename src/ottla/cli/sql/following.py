@@ -28,7 +28,7 @@ def print_as_they_come(
     output: Output = STANDARD,
     enough: threading.Event | None = None,
 ) -> None:
-    """Until Ctrl-C, until `limit` rows are printed, or until there is `enough`.
+    """Print results until Ctrl-C, until `limit` rows are printed, or until there is `enough`.
 
     `room` is how many rows of a table fit on the terminal; None: there is none.
     """

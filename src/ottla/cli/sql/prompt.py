@@ -78,13 +78,13 @@ class Prompt:
             note(remark)
 
     def _tables(self) -> TopicTables:
-        """Those of a Spark of this prompt's own, started now if there is none."""
+        """The tables in a Spark of this prompt's own, which is started now if there is none."""
         if self._own is None:
             self._own = self._opened.enter_context(self._start_own())
         return self._own
 
     def _ready_for(self, query: str) -> Asking | None:
-        """Who is to be asked, unless the prompt has to answer itself, from now on."""
+        """What answers the query; None if the prompt has to, from now on, in a Spark of its own."""
         if self._own is not None or self._asking is None:
             return None
         if not self._asking.can_answer(query):

@@ -38,7 +38,7 @@ _LINES_AT_ONCE = 1000
 
 
 class Answer:
-    """What is printed at the other end of a connection."""
+    """The output of a query, sent over a connection to the command that asked."""
 
     def __init__(self, stream: BufferedRWPair) -> None:
         self._stream = stream
@@ -59,7 +59,7 @@ class Answer:
         self._send({"live": [list(columns), [list(row) for row in rows]]})
 
     def end(self) -> None:
-        """The other end knows what to leave on its terminal."""
+        """Does nothing: the command that asked keeps the last table on its terminal."""
 
     def flush(self) -> None:
         if self._lines:
@@ -72,7 +72,7 @@ class Answer:
 
 
 class Server:
-    """Answers on a socket with a session."""
+    """Answers the queries that come in on a unix socket, with one Spark session."""
 
     def __init__(self, spark: SparkSession, path: Path, idle: float, log: Path) -> None:
         self._spark = spark
@@ -90,7 +90,7 @@ class Server:
         self._listener.listen()
 
     def serve(self) -> None:
-        """Until it is told to stop, or nobody asks any more."""
+        """Serve until a command stops it, or nobody has asked for `idle` seconds."""
         while not self._stopped:
             with self._lock:
                 quiet = time.monotonic() - self._quiet_since
@@ -157,7 +157,7 @@ class Server:
 
     @contextmanager
     def _watched(self, connection: socket.socket) -> Iterator[threading.Event]:
-        """When whoever asked has enough, or goes away, the event is set, and jobs of this thread end."""
+        """Set the event, and end Spark's jobs of this thread, when who asked has enough or goes away."""
         context = self._spark.sparkContext
         group = uuid.uuid4().hex
         context.setJobGroup(group, "ottla sql", interruptOnCancel=True)
@@ -181,7 +181,7 @@ class Server:
 
 
 def _run(spark: SparkSession, question: Question, answer: Answer, gone: threading.Event) -> int:
-    """Answer a question; how many rows there were."""
+    """Answer a question. Returns how many rows there were."""
     from ottla.pipeline.spark.session import register_source
     from ottla.pipeline.sql.tables import TopicTables, UnknownTable
     from ottla.pipeline.sql.targets import write_rows_to

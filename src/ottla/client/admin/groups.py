@@ -357,7 +357,7 @@ async def _described(
 
 
 def _capitalised(state: str) -> str:
-    """`stable` and `preparing-rebalance` as the broker spells them."""
+    """A state such as `stable` or `preparing-rebalance` as the broker spells it."""
     if any(letter.isupper() for letter in state):
         return state
     return "".join(part.capitalize() for part in state.replace("_", "-").split("-"))

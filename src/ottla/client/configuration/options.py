@@ -97,9 +97,7 @@ def integer(lowest: int = 0, highest: int = _LARGEST) -> Reader:
     return read
 
 
-def milliseconds(
-    lowest: float = 0, highest: int = _LARGEST, *, forever: int | None = None
-) -> Reader:
+def milliseconds(lowest: float = 0, *, forever: int | None = None) -> Reader:
     """A number of milliseconds; what the field holds is seconds.
 
     `forever` is the number that librdkafka or Java take for "no limit": it is read as infinity.
@@ -116,16 +114,16 @@ def milliseconds(
                 number = None
         if number is not None and forever is not None and number == forever:
             return float("inf")
-        if number is None or not lowest <= number <= highest:
+        if number is None or not lowest <= number <= _LARGEST:
             raise ValueError(f"a number of milliseconds from {lowest:g}")
         return number / 1000
 
     return read
 
 
-def kibibytes(lowest: int = 1) -> Reader:
+def kibibytes() -> Reader:
     """A number of KiB; what the field holds is bytes."""
-    read_number = integer(lowest)
+    read_number = integer(1)
 
     def read(value: object) -> int:
         return int(read_number(value)) * 1024

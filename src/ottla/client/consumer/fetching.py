@@ -506,7 +506,8 @@ class Fetcher:
         return True
 
     def _ask_for_more(self, state: ReadPartition, size: int) -> None:
-        """Not even one batch came whole: brokers before Kafka 0.10.1 cut them at the limit."""
+        """Fetch more bytes the next time, for not even one batch came whole: brokers before Kafka 0.10.1
+        cut batches at the limit."""
         most = max(self._settings.partition_max_bytes, state.largest_fetch)
         if size >= most and most < _LARGEST_FETCH:
             state.largest_fetch = 2 * most
@@ -543,13 +544,13 @@ class Fetcher:
     ) -> None:
         """Put the rows of one answer into the queue, after those of the answer before it."""
         loop = asyncio.get_running_loop()
-        begun: asyncio.Future[_Some] | None = None
+        begun: asyncio.Future[_DecodedPart] | None = None
         at_once = min(_MADE_AT_ONCE, self.queue.limit)
         try:
             if before is not None and not before.done():
                 if not in_place and await self._may_go_ahead(before):
                     self._nobody_ahead.clear()
-                    begun = loop.run_in_executor(self._threads, _some, results, at_once)
+                    begun = loop.run_in_executor(self._threads, _decode_part, results, at_once)
                 await asyncio.wait([before])
                 if begun is not None:
                     self._nobody_ahead.set()
@@ -558,22 +559,22 @@ class Fetcher:
                 while state.waiting and self.queue.occupied > self.queue.limit:
                     await self.queue.space()
                 if in_place:
-                    some = _some(results, at_once)
+                    part = _decode_part(results, at_once)
                 elif begun is not None:
-                    some = await begun
+                    part = await begun
                     begun = None
                 else:
-                    some = await loop.run_in_executor(self._threads, _some, results, at_once)
+                    part = await loop.run_in_executor(self._threads, _decode_part, results, at_once)
                 if state.turn != turn:
                     return
-                for rows, next_offset in some.made:
+                for rows, next_offset in part.made:
                     charge = rows.nbytes
                     self.queue.occupy(charge)
                     self.queue.put(Result(state, turn, rows, next_offset, epochs, charge))
-                if some.error is not None:
-                    why = f"{state.partition}: {some.error.reason}"
+                if part.error is not None:
+                    why = f"{state.partition}: {part.error.reason}"
                     self._fail(state, CorruptRecords(why))
-                if some.ended:
+                if part.ended:
                     return
         except Exception as error:  # noqa: BLE001 - memory is short, most likely; the user is told
             if state.turn == turn:
@@ -767,16 +768,16 @@ class Fetcher:
         self.queue.put(Result(state, state.turn, None, state.fetch_offset, error=problem))
 
 
-class _Some(NamedTuple):
-    """Results of an answer: what was made of a part of it, and whether that was the last part."""
+class _DecodedPart(NamedTuple):
+    """What was decoded of a part of an answer, and whether that was its last part."""
 
     made: list[tuple[Any, int]]  # rows, and the offsets after them
     ended: bool
     error: InvalidBatch | None = None
 
 
-def _some(results: Iterator[tuple[Any, int]], at_once: int) -> _Some:
-    """Decode as much as may be made at once: each turn through the event loop takes its time."""
+def _decode_part(results: Iterator[tuple[Any, int]], at_once: int) -> _DecodedPart:
+    """Decode about `at_once` bytes of rows: each turn through the event loop takes its time."""
     made: list[tuple[Any, int]] = []
     size = 0
     try:
@@ -784,7 +785,7 @@ def _some(results: Iterator[tuple[Any, int]], at_once: int) -> _Some:
             made.append((rows, next_offset))
             size += rows.nbytes
             if size >= at_once:
-                return _Some(made, ended=False)
+                return _DecodedPart(made, ended=False)
     except InvalidBatch as error:
-        return _Some(made, ended=True, error=error)
-    return _Some(made, ended=True)
+        return _DecodedPart(made, ended=True, error=error)
+    return _DecodedPart(made, ended=True)

@@ -13,8 +13,8 @@ from typing import NoReturn
 from ottla.client.consumer.records import ConsumedRecord
 from ottla.client.positions import TopicPartition
 from ottla.record.batch import MAGIC, Record, contents, one_header, parse_records, readable_key
-from ottla.record.codecs import DEFAULT_LIMIT
 from ottla.record.columns.walking import FoundBatch, Walk, located
+from ottla.record.compression.codecs import DEFAULT_LIMIT
 from ottla.record.errors import InvalidBatch
 from ottla.record.legacy import NO_TIMESTAMP, messages, timestamp_type
 
@@ -87,7 +87,7 @@ class PlainLayout:
         yield rows, next_offset
 
     def incremental(self, *_: object, **__: object) -> None:
-        """Nothing is read of records that have not come as a whole."""
+        """None: records that are still coming in are not decoded ahead."""
 
     @property
     def schema(self) -> NoReturn:

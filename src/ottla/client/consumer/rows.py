@@ -30,7 +30,7 @@ _ADDED: Final = {"topic": TOPIC_TYPE, "partition": pa.int32()}
 class RowsLayout:
     """Which of the columns are made, in the order in which they were asked for."""
 
-    def __init__(self, columns: Iterable[str] | None = None, *, timestamp_unit: str = "ms") -> None:
+    def __init__(self, columns: Iterable[str] | None = None) -> None:
         names = ALL_COLUMNS if columns is None else tuple(columns)
         unknown = [name for name in names if name not in ALL_COLUMNS]
         if unknown or len(set(names)) != len(names) or not names:
@@ -39,7 +39,7 @@ class RowsLayout:
             )
         decoded = tuple(name for name in names if name not in _ADDED)
         # Something has to be decoded, or nobody would know how many rows there are.
-        self.decoded = Layout(columns=decoded or ("offset",), timestamp_unit=timestamp_unit)
+        self.decoded = Layout(columns=decoded or ("offset",))
         self._names = names
         self.schema = pa.schema(
             [

@@ -86,7 +86,8 @@ def not_heard_of(error: TimedOut | Failures, asked: set[TopicPartition]) -> set[
 async def _refresh_old_leaders(
     cluster: Cluster, committed: Mapping[TopicPartition, CommittedOffset]
 ) -> None:
-    """A commit may be of a later leader epoch than the metadata: their leader must not be asked."""
+    """Refresh the metadata of topics with commits of later leader epochs: the leader that is known of
+    them must not be asked."""
     outdated = set()
     for each, there in committed.items():
         info = cluster.metadata.partition(*each)

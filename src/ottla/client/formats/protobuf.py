@@ -153,7 +153,7 @@ class ConfluentProtobufFormat(FramedFormat):
         for at, value in zip(
             positions[~ours], data.filter(pa.array(~ours)).to_pylist(), strict=True
         ):
-            reason, message = self._spelt_out(value)
+            reason, message = self._message_after_indexes(value)
             if reason:
                 reasons[int(at)] = reason
             else:
@@ -163,7 +163,7 @@ class ConfluentProtobufFormat(FramedFormat):
             pieces.append((positions[ours], self._messages.decode(good)))
         return assemble(len(array), pieces, reasons)
 
-    def _spelt_out(self, value: bytes) -> tuple[str, bytes]:
+    def _message_after_indexes(self, value: bytes) -> tuple[str, bytes]:
         try:
             indexes, size = decode_indexes(value[:_INDEXES_AT_MOST])
         except ValueError as error:

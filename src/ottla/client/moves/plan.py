@@ -401,8 +401,8 @@ def _add(load: list[float], weights: _Shares, sign: int) -> None:
 
 
 def _gain(weights: _Shares, rich: Sequence[float], poor: Sequence[float]) -> float:
-    """By how much it evens out to take this from one load and add it to another: how far the sum of
-    squares falls, halved."""
+    """By how much two loads get more even if this is taken from one and added to the other: half of
+    what the sum of squares falls."""
     size, traffic, number = weights
     return (
         size * (rich[0] - poor[0] - size)

@@ -215,7 +215,7 @@ def _carry_out(
         begin = waiting[: at_once - len(under_way)]
         del waiting[: len(begin)]
         if begin:
-            under_way.update((each.partition, each) for each in _begun(admin, begin))
+            under_way.update((each.partition, each) for each in _begin(admin, begin))
         moving = {each.partition for each in admin.list_reassignments()}
         done += [under_way.pop(each) for each in list(under_way) if each not in moving]
         copied = sum(each.bytes for each in done) + _copied(admin, under_way)
@@ -229,8 +229,8 @@ def _carry_out(
             time.sleep(_LOOK_SECONDS)
 
 
-def _begun(admin: Admin, moves: Sequence[Move]) -> Sequence[Move]:
-    """Begins moves; those of partitions that are still there."""
+def _begin(admin: Admin, moves: Sequence[Move]) -> Sequence[Move]:
+    """Begins moves; returns those whose partitions were not deleted since the plan was made."""
     try:
         admin.alter_reassignments({each.partition: each.after for each in moves})
     except OttlaError:
@@ -239,7 +239,7 @@ def _begun(admin: Admin, moves: Sequence[Move]) -> Sequence[Move]:
         left = [each for each in moves if each.partition in there]
         if len(left) == len(moves):
             raise
-        return _begun(admin, left) if left else []
+        return _begin(admin, left) if left else []
     return moves
 
 
@@ -261,8 +261,8 @@ def _copied(admin: Admin, under_way: Mapping[TopicPartition, Move]) -> int:
 
 
 def _ends(admin: Admin, moves: Sequence[Move]) -> tuple[list[Move], list[Move]]:
-    """Those whose partitions are where they were to be, and those whose are not: somebody may have
-    moved them elsewhere, or taken a move back. Partitions that were deleted meanwhile are neither."""
+    """The moves whose partitions are where they were to be, and those whose are not: somebody may have
+    moved them elsewhere, or cancelled a move. Partitions that were deleted meanwhile are neither."""
     deadline = time.monotonic() + _SETTLE_SECONDS
     while True:
         found = _partitions(admin)
@@ -290,7 +290,7 @@ def lift_left_limits(admin: Admin) -> bool:
 
 
 def _limited_topics(admin: Admin) -> list[str]:
-    """Those with replicas that a plan has named."""
+    """The topics whose settings limit replicas by name, as plans do."""
     topics = [Resource.topic(each.name) for each in admin.list_topics(internal=True)]
     if not topics:
         return []
@@ -366,7 +366,7 @@ def _throttled(
 
 
 def _are_moving(admin: Admin, moves: Sequence[Move]) -> bool:
-    """Whether any of these moves goes on; also if nobody tells."""
+    """Whether any of these moves goes on; True as well if no broker answers."""
     wanted = {each.partition for each in moves}
     try:
         return any(each.partition in wanted for each in admin.list_reassignments())
@@ -375,8 +375,8 @@ def _are_moving(admin: Admin, moves: Sequence[Move]) -> bool:
 
 
 def _lift(admin: Admin, topics: Sequence[str], brokers: Sequence[int]) -> list[int]:
-    """Takes limits back; the brokers that are away, and keep theirs. Without replicas that are named it
-    holds nobody back."""
+    """Removes the limits; returns the brokers that are away and so keep theirs, which have no effect
+    without replicas that are named."""
     away: list[int] = []
     for topic in topics:
         with suppress(TopicNotFound):

@@ -19,7 +19,7 @@ from ottla.client.errors import OttlaError
 from ottla.client.lazy import lazy
 from ottla.client.producer.futures import RecordFuture, settle
 from ottla.record.batch import Record, build_batch, records
-from ottla.record.codecs import Codec
+from ottla.record.compression.codecs import Codec
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -48,7 +48,7 @@ from ottla.client.producer.sender import Sender
 from ottla.client.producer.transactions import Transactions
 from ottla.client.times import milliseconds_of
 from ottla.protocol.errors import ErrorCode
-from ottla.record.codecs import Codec
+from ottla.record.compression.codecs import Codec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -589,8 +589,8 @@ def _no_partition(info: TopicInfo, partition: int) -> OttlaError:
 
 
 def _whole(number: int, what: str) -> int:
-    """The number as an int. What is none has to be found out here: a batch with it could not be encoded,
-    and nothing after it would be sent."""
+    """The number as an int; TypeError if it is none. That is found out here: a batch with it could
+    not be encoded, and nothing after it would be sent."""
     try:
         return index(number)
     except TypeError:

@@ -47,14 +47,14 @@ def closed(core: ProducerCore) -> None:
         _open.pop(core, None)
 
 
-def _those_open() -> list[tuple[ProducerCore, BackgroundLoop | None]]:
+def _open_producers() -> list[tuple[ProducerCore, BackgroundLoop | None]]:
     with _lock:
         return list(_open.items())
 
 
 def _flush_early() -> None:
     # While threads can still be started, which names of hosts are looked up in.
-    for core, loop in _those_open():
+    for core, loop in _open_producers():
         if loop is not None and core.transactional_id is None and core.accumulator.used:
             with contextlib.suppress(OttlaError, KeyboardInterrupt):
                 loop.run(core.accumulator.flush())
@@ -62,7 +62,7 @@ def _flush_early() -> None:
 
 @atexit.register
 def _close_all() -> None:
-    for core, loop in _those_open():
+    for core, loop in _open_producers():
         problem: BaseException | None = None
         if loop is not None:
             try:

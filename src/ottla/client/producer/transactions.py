@@ -405,7 +405,7 @@ class Transactions(NumberedIdentity):
         self.state = TransactionState.READY
 
     async def _recovered(self) -> bool:
-        """After a refused end: whether the coordinator still takes this producer for the one.
+        """Whether the coordinator still takes this producer for the current one, after a refused end.
 
         It ends transactions by itself when their time is over, under the next epoch. Without telling
         who one is, asking would fence whoever it was that took over.

@@ -60,7 +60,7 @@ def check_registration(draft: Draft, broker: RegisteredBroker) -> None:
 def take_in(
     draft: Draft, broker: RegisteredBroker, *, lost_data: bool, policy_of: PolicyOf
 ) -> None:
-    """A new life of a broker becomes part of the cluster. `lost_data`: it may have come back without
+    """Take a new life of a broker into the cluster. `lost_data`: it may have come back without
     records that its former life had acknowledged. One that came back without a data folder that it had,
     or with an old copy of one, is worse: it may lack anything, and leads nothing that it would lead only
     for want of another."""
@@ -70,7 +70,7 @@ def take_in(
 
 
 def fence(draft: Draft, broker_id: int, *, policy_of: PolicyOf) -> None:
-    """A broker is gone: others lead what it led, and it is in no in-sync set any more."""
+    """Fence a broker that is gone: others lead what it led, and it is in no in-sync set any more."""
     turnover = Turnover(draft)
     turnover.fence(broker_id, policy_of=policy_of)
     turnover.settle()

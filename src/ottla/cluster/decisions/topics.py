@@ -446,7 +446,7 @@ def _grown_topic(draft: Draft, more: MorePartitions, allowed: int, random: Rando
 
 
 def _start_after(draft: Draft, topic: Topic, random: Random) -> int:
-    """Goes on where the topic's last partition left off."""
+    """Where in the order of leaders to begin, so that new partitions follow on the topic's last one."""
     order = leader_order(draft.brokers.values())
     last = topic.partitions[-1].replicas[0]
     if last in order:

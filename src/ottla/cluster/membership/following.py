@@ -106,7 +106,8 @@ class MetadataFollower:
         return unsubscribe
 
     def publish(self, new: ClusterImage, delta: ImageDelta | None = None) -> None:
-        """A new image, from the controller here or from the store."""
+        """Make this the image, and tell the subscribers; it comes from the controller here or from the
+        store."""
         old, self._image = self._image, new
         if old is not None:
             delta = difference(old, new) if delta is None else delta

@@ -266,7 +266,7 @@ class Membership:
     # Going
 
     def leave(self) -> None:
-        """The broker is about to stop: whoever takes it for dead from now on is right."""
+        """Register no more if a controller fences this broker, which is about to stop."""
         self._stays = False
 
     async def close(self) -> None:
@@ -288,7 +288,7 @@ class Membership:
     # The office
 
     def replace_controller(self, node: Node) -> None:
-        """The holder of this node is known to be dead: stand against it."""
+        """Stand for controller although this node exists: its holder is known to be dead."""
         self._dead_controller = node
         self._vacancy.set()
 
@@ -303,8 +303,8 @@ class Membership:
             )
 
     async def _look_at_own_registration(self) -> None:
-        """A controller that took this broker for dead has deleted its node: register again, as the
-        next life of the broker, for others may lead what it led."""
+        """Register again if a controller that took this broker for dead has deleted its registration:
+        as the next life of the broker, for others may lead what it led."""
         while True:
             try:
                 await self._register_if_fenced()
@@ -347,7 +347,7 @@ class Membership:
         """Stands for controller, again and again while the store gives no answer."""
         while True:
             try:
-                return await self._stand()
+                return await self._stand_for_controller()
             except StoreUnavailable as error:
                 log.warning("the metadata store gives no answer: %s", error)
                 await asyncio.sleep(_RETRY_SECONDS)
@@ -358,7 +358,7 @@ class Membership:
             await self._vacancy.wait()
             self._vacancy.clear()
             try:
-                await self._stand()
+                await self._stand_for_controller()
             except SessionLost:
                 return
             except StoreError as error:
@@ -366,7 +366,7 @@ class Membership:
                 await asyncio.sleep(_RETRY_SECONDS)
                 self._vacancy.set()
 
-    async def _stand(self) -> None:
+    async def _stand_for_controller(self) -> None:
         """Takes office if nobody holds it. If this broker's controller is in office, it is told when
         another has taken its place: nobody may ever ask it for anything again."""
         if self.controller is None:

@@ -155,13 +155,13 @@ class SharedStore(SessionStore):
         number = next(self._numbers)
         stream: Stream[Change] = Stream()
         self._watches[number] = stream
-        _unheard(self._begin(frames.WATCH, number, path))
+        _ignore_answer(self._begin(frames.WATCH, number, path))
         return stream
 
     def _forget_closed_watches(self) -> None:
         for number in [number for number, stream in self._watches.items() if stream.closed]:
             del self._watches[number]
-            _unheard(self._begin(frames.UNWATCH, number))
+            _ignore_answer(self._begin(frames.UNWATCH, number))
 
     # The connection
 
@@ -211,7 +211,7 @@ class SharedStore(SessionStore):
 
     def _send_ping(self) -> None:
         if self._state is SessionEvent.CONNECTED:
-            _unheard(self._begin(frames.PING))
+            _ignore_answer(self._begin(frames.PING))
             self._ping_later()
 
     def _lose(self, because: str) -> None:
@@ -231,6 +231,6 @@ class SharedStore(SessionStore):
             watch.close()
 
 
-def _unheard(answer: asyncio.Future[Any]) -> None:
-    """Nobody waits for this answer. That the session was lost is told otherwise."""
+def _ignore_answer(answer: asyncio.Future[Any]) -> None:
+    """Ignore an answer that nobody waits for. That the session is lost is told by its events."""
     answer.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -490,7 +490,7 @@ class ZooKeeperStore(SessionStore):
             watch.close()
 
     def _give_up_held(self) -> None:
-        """There was no connection for as long as a session lives: who waits is told so."""
+        """Fail the requests that wait for a connection: there was none for the time of a session."""
         self._disconnected_for_long = True
         held, self._held = self._held, deque()
         for _, future in held:
@@ -549,8 +549,9 @@ class ZooKeeperStore(SessionStore):
             raise StoreUnavailable(self._reason(error)) from error
 
     async def _check_not_inside_another(self) -> None:
-        """Below a node of another cluster, ours would be taken for its topics, brokers and so on. Beside
-        such a node there is room: a cluster may stand in the root, and others in paths of their own."""
+        """StoreError if our path lies below a node of another cluster (its /brokers, say), where ours
+        would be taken for its topics, brokers and so on. Beside such a node there is room: a cluster may
+        stand in the root, and others in paths of their own."""
         from kazoo.protocol.serialization import Exists
 
         async def is_cluster(path: str) -> bool:

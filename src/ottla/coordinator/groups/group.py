@@ -47,7 +47,7 @@ PartitionCheck: TypeAlias = Callable[[bytes, int], None]
 
 
 class Group(Protocol):
-    """The `check_` methods raise ProtocolError with what the client is to be told."""
+    """What every kind of group offers. `check_` methods raise ProtocolError, the client's error."""
 
     @property
     def group_id(self) -> str: ...
@@ -57,7 +57,7 @@ class Group(Protocol):
 
     @property
     def is_empty(self) -> bool:
-        """No members: it may be deleted, and its offsets may grow old."""
+        """Whether it has no members, so that it may be deleted and its offsets expire."""
 
     @property
     def state_name(self) -> str: ...
@@ -66,7 +66,7 @@ class Group(Protocol):
     def listed_protocol_type(self) -> str: ...
 
     def check_commit(self, committer: Committer) -> PartitionCheck | None:
-        """None: it may commit for any partition."""
+        """Check a committer. Returns a check for each partition; None if it may commit for any."""
 
     def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> None: ...
 
@@ -75,7 +75,8 @@ class Group(Protocol):
     def check_delete(self) -> None: ...
 
     def subscribes_to(self, topic: str) -> bool:
-        """Then offsets of this topic neither expire nor may be deleted."""
+        """Whether a member subscribes to the topic: then its offsets do not expire, nor can they be
+        deleted."""
 
     def expires_from(self, committed: CommittedOffset) -> int | None:
         """The (wall) time from which an offset's retention counts; None: it does not expire now."""

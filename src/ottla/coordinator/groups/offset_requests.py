@@ -93,7 +93,7 @@ class RepeatableCommit:
 
 
 class OffsetRequests:
-    """The rules. They look at groups and offsets, and change them only through records."""
+    """Handles requests about committed offsets. State changes only by the replay of records."""
 
     def __init__(
         self,
@@ -110,7 +110,8 @@ class OffsetRequests:
     # Committing ---------------------------------------------------------------------------------
 
     def check_committer(self, group_id: str, committer: Committer) -> PartitionCheck | None:
-        """Raises ProtocolError unless it may commit; or tells how to ask for each partition."""
+        """ProtocolError unless the committer may commit. Returns a check to be made for each partition,
+        or None if it may commit for all."""
         group = self._find(group_id)
         if group is not None:
             return group.check_commit(committer)
@@ -125,7 +126,7 @@ class OffsetRequests:
     def commit(
         self, ticket: Ticket, request: OffsetCommitRequest, version: int, now: Instant
     ) -> tuple[Effects, bool]:
-        """Second in the result: whether the committer was accepted."""
+        """Handle OffsetCommit. The second result: whether the committer was accepted."""
         refusal = self._refusal(
             request.group_id,
             _committer(request, version),
@@ -302,7 +303,8 @@ class OffsetRequests:
     def _refusal(
         self, group_id: str, committer: Committer, partitions: Iterable[tuple[bytes, int]]
     ) -> ErrorCode | None:
-        """One partition that it may not commit for spoils the others."""
+        """Why nothing may be committed, or None. One partition that the committer may not commit for is
+        enough to refuse them all."""
         try:
             check = self.check_committer(group_id, committer)
             if check is not None:
@@ -317,7 +319,7 @@ class OffsetRequests:
         topics: Iterable[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic],
         by_id: bool,
     ) -> Iterator[tuple[bytes, int]]:
-        """The partitions (by topic id) with which nothing is wrong in themselves."""
+        """The partitions (by topic id) that exist and whose metadata is not too long."""
         for topic in topics:
             _, topic_id, partition_count = self._resolve(topic, by_id)
             for partition in topic.partitions:
@@ -394,7 +396,7 @@ class OffsetRequests:
     # Deleting -----------------------------------------------------------------------------------
 
     def delete(self, group: Group, ticket: Ticket, request: OffsetDeleteRequest) -> Effects:
-        """Raises ProtocolError if nothing of this group may be deleted."""
+        """Handle OffsetDelete; ProtocolError if no offset of this group may be deleted."""
         group.check_offset_delete()
         effects = Effects()
         response = OffsetDeleteResponse()
@@ -430,8 +432,8 @@ class OffsetRequests:
         ]
 
     def of_topics(self, topics: Iterable[str]) -> list[StoredOffset]:
-        """Those of topics that are gone. What was committed for another of the same name, which there
-        is by now, is not among them."""
+        """The offsets of deleted topics, without those that were committed for a new topic of the same
+        name."""
         return [
             each
             for group_id in self._offsets.group_ids()
@@ -484,7 +486,7 @@ def _committer(request: OffsetCommitRequest, version: int) -> Committer:
 
 
 def _is_of_another_topic(committed: CommittedOffset, topic_id: bytes | None) -> bool:
-    """The topic was deleted and another one of its name created."""
+    """Whether an offset was committed for an earlier topic of the same name, which was deleted."""
     return topic_id is not None and committed.topic_id not in (ZERO_UUID, topic_id)
 
 

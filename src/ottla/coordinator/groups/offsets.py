@@ -99,7 +99,7 @@ class Offsets:
     # Replaying ----------------------------------------------------------------------------------
 
     def put(self, key: OffsetCommitKey, committed: CommittedOffset, producer_id: int) -> None:
-        """`producer_id`: whose transaction it belongs to; -1: none."""
+        """Replay a committed offset. `producer_id`: whose transaction it belongs to; -1: none."""
         topics: ByTopic | None
         if producer_id < 0:
             topics = self._committed.get(key.group)

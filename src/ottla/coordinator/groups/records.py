@@ -119,7 +119,7 @@ def offset_tombstone(group_id: str, topic: str, partition: int) -> RecordPair:
 
 
 def read_offset_key(key: bytes) -> OffsetCommitKey:
-    """Not to be changed: the same is given to others."""
+    """Decode the key of a committed offset. Keys are shared between callers: not to be changed."""
     return (_remembered_key if len(key) <= _LONGEST_REMEMBERED else _offset_key)(key)
 
 

@@ -64,8 +64,8 @@ class GroupSettings:
         return self.group_consumer_migration_policy.lower() in ("downgrade", "bidirectional")
 
     def consumer_times(self, own: Mapping[str, str]) -> ConsumerGroupTimes:
-        """`own` are the settings of one group. They were checked when they were made; should the
-        broker's limits have changed since, the nearest value that they allow counts."""
+        """The times of a group with settings of its own. These were checked when they were made; should
+        the broker's limits have changed since, the nearest value that they allow counts."""
         times = ConsumerGroupTimes(
             self.group_consumer_session_timeout_ms,
             self.group_consumer_heartbeat_interval_ms,

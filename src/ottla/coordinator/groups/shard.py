@@ -252,7 +252,8 @@ class GroupShard:
     def txn_offset_commit(
         self, ticket: Ticket, request: TxnOffsetCommitRequest, now: Instant
     ) -> Effects:
-        """The records belong to the producer's transaction; that it is open is the caller's care."""
+        """Handle TxnOffsetCommit: its records are part of the producer's transaction, which the caller
+        has found open."""
         return self._offset_requests.txn_commit(ticket, request, now)
 
     def offset_fetch(
@@ -264,7 +265,7 @@ class GroupShard:
         require_stable: bool,
         by_id: bool,
     ) -> Effects:
-        """Answered with an OffsetFetchResponse of this one group, in the form of version 8."""
+        """Handle one group of an OffsetFetch; the answer has the form of version 8."""
         return self._offset_requests.fetch(ticket, wanted, require_stable, by_id)
 
     def offset_delete(
@@ -451,7 +452,7 @@ class GroupShard:
         return self.timers.next_deadline()
 
     def tick(self, now: Instant) -> Effects:
-        """What does not write is done in one go; after a write the rest is due at the next tick."""
+        """Run the timers that are due: up to the first that writes; the rest is due at the next tick."""
         answers: list[tuple[Ticket, Message]] = []
         while (timer := self.timers.pop_due(now.monotonic)) is not None:
             effects = timer.action(now)
@@ -468,12 +469,12 @@ class GroupShard:
         return effects
 
     def reconfigured(self, settings: GroupSettings) -> Effects:
-        """Settings of the broker were changed while it runs."""
+        """Take over settings of the broker that were changed while it runs."""
         self.settings = settings
         return NOTHING
 
     def metadata_changed(self, now: Instant, *, created: bool = True) -> Effects:  # noqa: ARG002
-        """Offsets of topics that are gone go too; a new topic of the same name starts afresh.
+        """Delete the offsets of topics that were deleted; a new topic of the same name starts afresh.
 
         `created`: there are new topics, which patterns may match.
         """

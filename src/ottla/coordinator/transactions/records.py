@@ -45,7 +45,7 @@ def read_key(key: bytes) -> str | None:
 
 
 def value_of(transaction: Transaction, level: int) -> bytes:
-    """`level` is that of the feature transaction.version."""
+    """The value of a transaction's record; `level` is that of the feature transaction.version."""
     version = _FIRST_FLEXIBLE if level >= 1 else 0
     value = TransactionLogValue(
         producer_id=transaction.producer_id,

@@ -151,7 +151,8 @@ class TransactionShard:
         """Never called: the topic of transactions has no transactions itself."""
 
     def loaded(self, now: Instant) -> Effects:
-        """Transactions that were decided are ended; timeouts count from their beginning, as before."""
+        """Resume after the replay: end the transactions that were decided, and time out open ones from
+        their beginning, as before."""
         settings = self.settings
         self._next_abort = (
             now.monotonic + settings.transaction_abort_timed_out_transaction_cleanup_interval_ms
@@ -179,7 +180,7 @@ class TransactionShard:
         return NOTHING
 
     def unloaded(self) -> Effects:
-        """Nothing to do: no request waits longer than for its record to be written."""
+        """Does nothing: no request waits longer than for its record to be written."""
         return NOTHING
 
     # A producer takes over ----------------------------------------------------------------------
@@ -192,7 +193,7 @@ class TransactionShard:
         now: Instant,
         new_id: int = NO_PRODUCER,
     ) -> Effects:
-        """Answers PRODUCER_ID_WANTED if it cannot do without `new_id`."""
+        """Handle InitProducerId. Answers PRODUCER_ID_WANTED if it cannot do without `new_id`."""
         fault = self._fault_of(takeover)
         if fault is not None:
             return Effects((ticket, answer(fault)))
@@ -270,7 +271,7 @@ class TransactionShard:
         now: Instant,
         new_id: int,
     ) -> Effects:
-        """A prepared transaction stays open; the producer that asks is the one to end it."""
+        """Make the producer that asks the one to end a prepared transaction, which stays open."""
         if not transaction.is_two_phase:
             return Effects((ticket, answer(ErrorCode.INVALID_TXN_STATE)))
         holder = transaction.holder
@@ -345,7 +346,7 @@ class TransactionShard:
         partitions: Iterable[TopicPartition],
         answer: PartitionsAnswer,
     ) -> Effects:
-        """Whether partitions are part of the open transaction; asked by those who lead them."""
+        """Check for their leaders whether partitions are part of the open transaction."""
         transaction = self.transactions.get(transactional_id)
         code = fault_of_member(transaction, producer)
         if code is None and transaction is not None and transaction.is_ending:
@@ -379,8 +380,8 @@ class TransactionShard:
         now: Instant,
         new_id: int = NO_PRODUCER,
     ) -> Effects:
-        """The producer commits or aborts. Answers PRODUCER_ID_WANTED if it cannot do without
-        `new_id`."""
+        """Handle EndTxn: the producer commits or aborts. Answers PRODUCER_ID_WANTED if it cannot do
+        without `new_id`."""
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
             return Effects((ticket, answer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)))
@@ -419,7 +420,7 @@ class TransactionShard:
         return Effects((ticket, answer(ErrorCode.INVALID_TXN_STATE)))
 
     def _decided(self, transactional_id: str) -> Effects:
-        """The decision is stored: have the markers written."""
+        """Have the markers of a transaction written, once its decision is stored."""
         transaction = self.transactions.get(transactional_id)
         if transaction is not None and transaction.is_ending:
             self._write_markers(Ending.of(transaction, self.coordinator_epoch))
@@ -569,7 +570,7 @@ class TransactionShard:
     # Questions ----------------------------------------------------------------------------------
 
     def describe(self, transactional_id: str) -> Transaction | None:
-        """None if there is no such id, or it is about to be forgotten."""
+        """The transaction of an id; None if there is no such id, or it is about to be forgotten."""
         pending = self._pending.get(transactional_id)
         if pending is not None and pending.state is State.DEAD:
             return None

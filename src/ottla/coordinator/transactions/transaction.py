@@ -87,7 +87,7 @@ class Transaction:
 
     @property
     def changed_hands(self) -> bool:
-        """It is open, and held by another producer than the one that wrote its records."""
+        """Whether it is open, and held by another producer than the one that wrote its records."""
         return self.state is State.ONGOING and self.next_producer_id >= 0
 
     @property

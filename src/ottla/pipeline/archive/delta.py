@@ -79,7 +79,8 @@ class DeltaFiles:
         return chosen
 
     def replace(self, merges: list[Merge], merged: list[StagedFile]) -> None:
-        """The small files stay where they are, for those who read earlier versions."""
+        """Put merged files into the table in the place of small ones, which stay on disk for those who
+        read earlier versions."""
         self._folder.publish(merged)
         now = int(time.time() * 1000)
         gone = [
@@ -104,7 +105,8 @@ class DeltaFiles:
         )
 
     def _application(self, partition: int | None = None) -> str:
-        """Its version is the last offset of the partition; without one, the highest partition."""
+        """The Delta application whose version is the last offset of a partition, or (of None) the
+        highest partition."""
         own = f"ottla:{self._options.topic}"
         return own if partition is None else f"{own}:{partition}"
 

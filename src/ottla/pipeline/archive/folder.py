@@ -135,7 +135,7 @@ class ArchiveFolder:
 
     @cached_property
     def merging(self) -> Path:
-        """Where date folders are that are about to take the place of others, or have lost it.
+        """The folder for date folders that are about to take the place of others, or have lost it.
 
         Their files have the names of rows to be read, so this lies beside the archive, where no
         pattern such as DIR/**/*.parquet gets at it. Where that is another file system, or nothing
@@ -179,7 +179,7 @@ class ArchiveFolder:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """While somebody reads in here, files are added but none is merged away.
+        """Keep files from being merged away during the block, in which somebody reads.
 
         Not needed to see the right rows: see docs/pipelines.md for whom it serves.
         """

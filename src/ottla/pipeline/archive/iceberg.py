@@ -34,7 +34,7 @@ _OFFSETS: Final = "ottla.last-offsets"
 
 
 def _uri(path: Path) -> str:
-    """As pyiceberg has it: nothing is escaped."""
+    """The file URI of a path as pyiceberg writes it: nothing is escaped."""
     return f"file://{path.resolve()}"
 
 
@@ -103,7 +103,8 @@ class IcebergFiles:
 
 
 def _last_offsets(table: Table) -> dict[int, int]:
-    """As of the latest snapshot that carries them; others may have made later ones.
+    """The last offset of each partition, by the latest snapshot that tells; others may have made later
+    ones.
 
     Where that one has expired the table's properties have them. They come second, because they do not
     follow a table that is rolled back to an earlier snapshot.

@@ -209,7 +209,7 @@ class _OpenFile:
 
 
 def _in_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Spark hands over times in the zone of its session; the instants are the same.
+    """The batch with all times in UTC: Spark hands them over in the zone of its session.
 
     Files of one archive must not differ in it, or they could not be merged.
     """

@@ -426,7 +426,7 @@ def _cause(error: OttlaError) -> OttlaError:
 
 
 def _allow_many_files() -> None:
-    """All files stay open: take as many descriptors as the system gives."""
+    """Raise the limit on descriptors as far as the system allows: all files stay open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

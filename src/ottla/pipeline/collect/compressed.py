@@ -92,7 +92,7 @@ def _copy(opener: Opener, source: IO[bytes], target: IO[bytes]) -> str | None:
 
 
 def _copy_rest(opener: Opener, source: IO[bytes], target: IO[bytes]) -> None:
-    """Codecs keep what they have of a block in which they find the damage: take it byte by byte."""
+    """Unpack what is readable of a damaged block, byte by byte: codecs hold back the whole block."""
     source.seek(0)
     stream = opener(source)
     left = target.tell()

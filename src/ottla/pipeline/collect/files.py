@@ -34,7 +34,7 @@ class Spot(NamedTuple):
     before: bytes = b""  # the last bytes before the position
 
     def after(self, data: bytes, part: int) -> Spot:
-        """After `data`, which stands at this spot."""
+        """The spot after `data`, which stands at this one."""
         last = data[-COMPARED:]
         return Spot(
             self.position + len(data),
@@ -132,7 +132,7 @@ class FollowedFile:
         )
 
     def unpack_again(self) -> None:
-        """A damaged file has changed: it may be whole by now."""
+        """Unpack a damaged file that has changed once more: it may be whole by now."""
         assert self.packed is not None
         self.packed_state = _state(os.fstat(self.packed))
         contents = unpacked(self.packed)
@@ -164,7 +164,7 @@ def _named_after(path: str, other: str) -> bool:
 
 
 def open_file(path: str, pattern: str) -> FollowedFile | None:
-    """None: it is gone, or no file. Other trouble (OSError) is the caller's to tell.
+    """Open a file; None if it is gone, or no file. Raises OSError for anything else.
 
     What a compressed file holds is unpacked first.
     """

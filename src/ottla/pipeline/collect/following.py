@@ -149,7 +149,8 @@ class Following:
         return file
 
     def _look_again(self, file: FollowedFile, status: os.stat_result) -> None:
-        """A compressed file may have been found while it was written."""
+        """Unpack a compressed file again if it has changed: it may have been found while it was
+        written."""
         if file.is_changed(status):
             try:
                 file.unpack_again()
@@ -192,7 +193,7 @@ class Following:
         file.unsaved = True
 
     def begin_anew(self, file: FollowedFile) -> None:
-        """The file is not what it was: read it from its start, and its copy from where it was."""
+        """Read a file from its start, because it is not what it was, and its copy from where it was."""
         self._note(f"{file.path} was emptied or written anew; it is read from its start")
         past = file.place()
         self._open_new()
@@ -220,7 +221,7 @@ class Following:
                 file.copies = next((other for other in originals if is_copy(file, other)), None)
 
     def release_copies(self, past: Place, original: FollowedFile | None = None) -> None:
-        """`past` is where a file was that is read no further: its copies go on from there."""
+        """Let the copies of a file that is read no further go on from `past`, where it was."""
         for file in self:
             if not file.untouched:
                 continue
@@ -243,7 +244,7 @@ class Following:
         ]
 
     def let_go(self, file: FollowedFile) -> None:
-        """It is over, and its position was forgotten."""
+        """Close a file that is over and whose position was deleted."""
         del self._files[file.key]
         for other in self:
             if other.follows is file:
@@ -252,7 +253,8 @@ class Following:
 
 
 def _of_other_device(file: FollowedFile, places: Places) -> Place | None:
-    """Devices may be numbered anew when a machine starts: the same inode and name will do."""
+    """The place of a file with the same inode and name on a device of another number: devices may be
+    numbered anew when a machine starts."""
     alike = (
         place for place in places.values() if place.inode == file.inode and place.path == file.path
     )

@@ -60,7 +60,7 @@ class GroupOffsets:
 
     @contextmanager
     def every(self, seconds: float, notify: Callable[[str], None]) -> Iterator[None]:
-        """Meanwhile translate again and again; once more at the end."""
+        """Translate every so many seconds during the block, and once more at its end."""
         ended = threading.Event()
 
         def work() -> None:

@@ -150,7 +150,7 @@ class Mirroring:
         return wanted
 
     def _taken(self, topic: str, partitions: int, settings: Mapping[str, str]) -> dict[str, str]:
-        """The settings that the target takes: what it does not know keeps it from no others."""
+        """The settings that the target accepts: one that it does not know is left out."""
         taken = {}
         for setting, value in settings.items():
             own = {setting: value}

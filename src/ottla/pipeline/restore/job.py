@@ -148,7 +148,7 @@ def restore(spark: SparkSession, options: RestoreOptions, notify: Notify) -> int
 
 @contextmanager
 def undisturbed(table: Path) -> Iterator[None]:
-    """Nothing is merged meanwhile, if the table is an archive of ours that is being written."""
+    """Keep an archive job from merging files during the block, if the table is one of its archives."""
     folder = ArchiveFolder(table.parent, table.name.removeprefix("+"))
     with folder.reading() if folder.own.is_dir() else nullcontext():
         yield

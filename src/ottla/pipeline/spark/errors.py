@@ -18,7 +18,7 @@ _RAISED: Final = re.compile(
     r"^(?P<class>[A-Za-z_][\w.]*)(?:: (?P<message>.*(?:\n(?!\s*$|\s+at |Traceback |SQLSTATE: ).*)*))?",
     re.MULTILINE,
 )
-# The same without a traceback, as the source's own exceptions come (pyspark_ottla.workers.plainly).
+# The same without a traceback, as the source's own exceptions come (pyspark_ottla.workers.plain_errors).
 _OURS_ALONE: Final = re.compile(
     r"(?<![\w.])(?:pyspark_)?ottla\.[\w.]+: "
     r"(?P<message>.*(?:\n(?!\s*$|\s+at |Traceback |SQLSTATE: ).*)*)"

@@ -35,7 +35,7 @@ def lag(
     """
     reached, known = _offsets(query.lastProgress)
     if admin is not None:
-        asked = _that_are_there(admin, reached)
+        asked = _existing(admin, reached)
         found = admin.list_offsets(dict.fromkeys(asked, LATEST), isolation=isolation)
         known = {each: end.offset or 0 for each, end in found.items()}
     return _behind(reached, known)
@@ -52,7 +52,7 @@ def _behind(
     return {each: max(0, known[each] - reached[each]) for each in sorted(reached) if each in known}
 
 
-def _that_are_there(admin: Admin, partitions: dict[TopicPartition, int]) -> list[TopicPartition]:
+def _existing(admin: Admin, partitions: dict[TopicPartition, int]) -> list[TopicPartition]:
     there = {
         TopicPartition(topic.name, each.partition)
         for topic in admin.list_topics(internal=True)

@@ -95,7 +95,7 @@ def runs(followed: FollowedQuery, query: StreamingQuery) -> bool:
 
 @contextmanager
 def stop_signals(asked: threading.Event | None = None) -> Iterator[threading.Event]:
-    """Meanwhile Ctrl-C and SIGTERM set the event, and do nothing else; a second one interrupts.
+    """During the block Ctrl-C and SIGTERM set the event, and do nothing else; a second one interrupts.
 
     A signal that raised wherever the program is would raise in the middle of a talk with the JVM.
     """
@@ -149,7 +149,7 @@ class FollowedQuery:
 
 @contextmanager
 def watching(sessions: Callable[[], list[SparkSession]]) -> Iterator[Display]:
-    """Meanwhile show all queries of these sessions, which somebody else starts and awaits."""
+    """During the block show all queries of these sessions, which somebody else starts and awaits."""
     # Imported here: the class stands on one of PySpark's.
     from ottla.pipeline.spark.listening import QueryListener
 
@@ -189,7 +189,7 @@ def watching(sessions: Callable[[], list[SparkSession]]) -> Iterator[Display]:
 
 @contextmanager
 def _stopped_meanwhile() -> Iterator[None]:
-    """A session may be stopped at any time by those who made it."""
+    """Ignore errors of Spark in the block: a session may be stopped at any time by who made it."""
     try:
         yield
     except Exception as error:

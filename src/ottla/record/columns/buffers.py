@@ -175,7 +175,7 @@ class ColumnBuffers:
 
 
 def _somewhat_more(size: int) -> int:
-    """Room for who was told how much is to come, and was told wrong."""
+    """Room for a bit more than was announced, where that was not enough."""
     return size + size // 8 + _SMALL
 
 

@@ -26,10 +26,10 @@ from ottla.record.batch import (
     one_header,
     parse_records,
 )
-from ottla.record.codecs import Codec, decompress, decompress_frames, frame_bound
 from ottla.record.columns.buffers import ColumnBuffers
 from ottla.record.columns.cursor import Cursor, Decoded
 from ottla.record.columns.walking import FoundBatch, found_at
+from ottla.record.compression.codecs import Codec, decompress, decompress_frames, frame_bound
 from ottla.record.errors import InvalidBatch, InvalidRecord
 
 SCRATCH_SIZE = 4 * 1024 * 1024

@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa
 
 from ottla.record.batch import Buffer
-from ottla.record.codecs import DEFAULT_LIMIT
 from ottla.record.columns.compiled import CompiledReader
 from ottla.record.columns.cursor import Cursor, Decoded
 from ottla.record.columns.kernels.readiness import kernels_for
 from ottla.record.columns.layout import DEFAULT_LAYOUT, Layout
 from ottla.record.columns.plain import decode_plain
+from ottla.record.compression.codecs import DEFAULT_LIMIT
 
 DEFAULT_MAX_ROWS = 256 * 1024
 DEFAULT_MAX_BYTES = 32 * 1024 * 1024

@@ -21,7 +21,6 @@ from ottla.record.batch import (
     TRANSACTIONAL_BIT,
     BatchHeader,
 )
-from ottla.record.codecs import Codec, compress
 from ottla.record.columns.buffers import resized
 from ottla.record.columns.inputs import (
     Array,
@@ -36,6 +35,7 @@ from ottla.record.columns.inputs import (
 from ottla.record.columns.kernels.readiness import kernels_for, load_compiled
 from ottla.record.columns.pool import BufferPool
 from ottla.record.columns.sealing import seal
+from ottla.record.compression.codecs import Codec, compress
 from ottla.record.varint import encode_varint
 
 DEFAULT_MAX_BYTES = 1000 * 1000  # brokers take about 1 MiB by default
@@ -130,7 +130,7 @@ def encode_in_turn(
 
 
 def buffer_size(max_bytes: int) -> int:
-    """Of the buffers of a pool for batches of this size: one, or as many as are made in one go."""
+    """The size of a pool's buffers, for batches of this size: one, or as many as are made in one go."""
     return max_bytes * max(1, _IN_ONE_GO // max_bytes)
 
 

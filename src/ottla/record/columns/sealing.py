@@ -71,7 +71,7 @@ compiled_product: Callable[[int, int], int] | None = None
 
 
 def _product(one: int, other: int) -> int:
-    """Of two polynomials, modulo the checksum's."""
+    """The product of two polynomials, modulo the checksum's."""
     if compiled_product is not None:
         return compiled_product(one, other)
     result = 0

@@ -25,7 +25,7 @@ from ottla.record.batch import (
     read_header_fields,
     set_max_timestamp,
 )
-from ottla.record.codecs import (
+from ottla.record.compression.codecs import (
     DEFAULT_LIMIT,
     Codec,
     decompress,
@@ -33,13 +33,13 @@ from ottla.record.codecs import (
     decompress_plain_lz4,
     frame_bound,
 )
+from ottla.record.compression.stream_frames import check_single_lz4_frame
 from ottla.record.errors import (
     CorruptBatch,
     InvalidRecord,
     InvalidRecords,
     InvalidTimestamps,
 )
-from ottla.record.framing import check_single_lz4_frame
 from ottla.record.validation import plain_walk
 from ottla.record.validation.findings import FAULTS, Fault, Misfit, Rules, Walked
 from ottla.record.validation.readiness import readiness
@@ -62,9 +62,9 @@ _MESSAGES = {
 }
 
 
-class _Own(threading.local):
-    """What a thread has to itself: loops of several brokers may run in one process, and others check
-    in threads of a pool."""
+class _ThreadState(threading.local):
+    """What each thread that checks records has for itself: loops of several brokers may run in one
+    process, and others check in threads of a pool."""
 
     walker: CompiledWalk | None = None
     # For what most compressed batches hold: to allocate it each time would take as long as to walk
@@ -72,7 +72,7 @@ class _Own(threading.local):
     room: memoryview | None = None
 
 
-_own = _Own()
+_thread_state = _ThreadState()
 
 
 def is_quick(fields: HeaderFields) -> bool:
@@ -109,9 +109,9 @@ def check_records(
         if not walked.fault and not walked.misfit_count:
             return walked.max_timestamp
         raise _refusal(walked)
-    walker = _own.walker
+    walker = _thread_state.walker
     if walker is None:
-        walker = _own.walker = compiled.for_another_thread()
+        walker = _thread_state.walker = compiled.for_another_thread()
     largest = walker.largest_time(data, at, count, base_timestamp, rules, now_ms, in_thread)
     if largest is None:
         raise _refusal(walker.walk(data, at, count, base_timestamp, rules, now_ms, in_thread))
@@ -139,9 +139,9 @@ def check_and_correct(
 def _decompressed(codec: int, packed: memoryview, limit: int) -> bytes | memoryview:
     """What the batch holds; valid until this thread decompresses the next one."""
     try:
-        room = _own.room
+        room = _thread_state.room
         if room is None:
-            room = _own.room = memoryview(bytearray(INLINE_LIMIT))
+            room = _thread_state.room = memoryview(bytearray(INLINE_LIMIT))
         most = min(limit, INLINE_LIMIT)
         size = None
         if codec == Codec.LZ4:

@@ -67,7 +67,7 @@ def _compiled(function: Any, its_signature: Any) -> bytes:
     passes.getModulePassManager().run(module, passes)
     needed = [other.name for other in module.functions if other.name != _NAME]
     needed += [variable.name for variable in module.global_variables]
-    # LLVM's own become instructions.
+    # Names of LLVM's own (intrinsics) are compiled to instructions.
     if not all(name.startswith("llvm.") for name in needed):
         raise RuntimeError(f"the compiled kernel refers to {', '.join(needed)}")
     return _only_code(machine.emit_object(module))

@@ -168,5 +168,5 @@ def _varint(
 
 
 def _wrapped(value: int) -> int:
-    """As 64 bits with a sign hold it: Kafka computes times so, and what is too large comes out below."""
+    """The value wrapped to a signed 64-bit integer, as Kafka's arithmetic on times does."""
     return ((value + _SIGN) & _MASK) - _SIGN

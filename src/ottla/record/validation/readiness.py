@@ -43,7 +43,8 @@ class Readiness:
         self._lock = threading.Lock()  # held while loading, so that it is done once
 
     def walked(self, records: int) -> None:
-        """So many records were walked over in plain Python: time for something better?"""
+        """Count records that were walked over in plain Python; after enough of them the compiled walk is
+        loaded, in a thread."""
         self._walked += records
         if self._walked >= WORTH_LOADING and not self._is_asked_for:
             self._is_asked_for = True
@@ -110,7 +111,8 @@ def _write(file: Path, code: bytes) -> None:
 
 
 def _compile_elsewhere() -> bytes:
-    """Not here: it holds the interpreter's lock for seconds, and its memory is never given back."""
+    """Compile in another process: here it would hold the interpreter's lock for seconds, and its memory
+    would never be given back."""
     import subprocess
     import sys
 

@@ -652,7 +652,7 @@ def load(
 
 
 def _is_of_no_listener(name: str, config: BrokerConfig) -> bool:
-    """Of a listener that is not there, or of one that only Kafka has."""
+    """Whether a setting is that of a listener that is not there, or of one that only Kafka has."""
     if base_name(name) is None:
         return False
     listener = name.removeprefix(LISTENER_PREFIX).partition(".")[0]

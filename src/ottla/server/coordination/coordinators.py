@@ -121,12 +121,12 @@ class Gathered(Protocol):
     def records(self) -> list[tuple[bytes, bytes | None]]: ...
 
     def settle(self, code: ErrorCode) -> None:
-        """NONE: they are committed. Else they are not, or it is not known, and this is what the client
-        should see. It may be called again later; the first time counts."""
+        """Called with the outcome. NONE: the records are committed. Else they are not, or it is not
+        known, and this is what the client should see. It may be called again; the first time counts."""
 
 
 class _GatheredEffects:
-    """Effects that can be gathered."""
+    """Effects whose records are written with those of other requests."""
 
     __slots__ = ("_answer", "_effects", "_refuse", "records")
 
@@ -152,7 +152,7 @@ class _GatheredEffects:
 
 
 class _AskedAll(Generic[T]):
-    """What all shards here said, and whether it may be told."""
+    """The answers of all shards of this broker, and whether what they rest on is committed."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class _AskedAll(Generic[T]):
         self._look()
 
     def outcome(self) -> Message | asyncio.Future[Message]:
-        """All were asked: the answer, at once if that can be."""
+        """The answer, once all shards were asked; a future if it has to wait."""
         self.open -= 1
         if self._failed is None and self.open:
             self._future = self._loop.create_future()
@@ -357,14 +357,14 @@ class Coordinators(Generic[S]):
         return [held.shard for held in self._held.values() if held.phase is _Phase.SERVING]
 
     def apply_to_all(self, event: Callable[[S, Instant], Effects]) -> None:
-        """Something happened that concerns every shard (topics changed)."""
+        """Tell every loaded shard of an event (topics changed), and do what follows from it."""
         for held in list(self._held.values()):
             if held.phase is _Phase.SERVING:
                 self._append_gathered(held)
                 self._run(held, event(held.shard, instant()))
 
     def reconfigure(self, settings: object) -> None:
-        """Settings of the broker were changed: for every shard, also those that are being loaded."""
+        """Give every shard the broker's changed settings, also those that are being loaded."""
         for held in list(self._held.values()):
             self._append_gathered(held)
             effects = held.shard.reconfigured(settings)
@@ -372,7 +372,7 @@ class Coordinators(Generic[S]):
                 self._run(held, effects)
 
     def act(self, index: int, event: Callable[[S, Instant], Effects]) -> None:
-        """Something happened that concerns one shard (a marker was written, an answer came in)."""
+        """Tell one shard of an event (a marker was written, an answer came in), and do what follows."""
         held = self._held.get(index)
         if held is not None and held.phase is _Phase.SERVING:
             self._append_gathered(held)
@@ -381,7 +381,7 @@ class Coordinators(Generic[S]):
     def marker_written(
         self, index: int, producer_id: int, producer_epoch: int, committed: bool
     ) -> None:
-        """A transaction's end was appended to a partition of this topic."""
+        """Replay the end of a transaction that was appended to a partition of this topic."""
         held = self._held.get(index)
         if held is not None and held.phase is _Phase.SERVING:
             self._append_gathered(held)
@@ -499,7 +499,7 @@ class Coordinators(Generic[S]):
         )  # fmt: skip
 
     def unload(self, index: int) -> None:
-        """The partition is led elsewhere, or its topic was deleted."""
+        """Give a shard up: its partition is led elsewhere, or its topic was deleted."""
         held = self._held.pop(index, None)
         if held is None:
             return
@@ -530,7 +530,7 @@ class Coordinators(Generic[S]):
             self._answer(current)
             if current.then is not None:
                 following = current.then()
-        self._arm(held)
+        self._set_alarm(held)
 
     def _is_settled(self, held: HeldShard[S]) -> bool:
         """Whether all that the shard knows is committed."""
@@ -596,7 +596,7 @@ class Coordinators(Generic[S]):
                 self._settle(held, [each], self._append(held, each.records, None))
         else:
             self._settle(held, gathered, code)
-        self._arm(held)
+        self._set_alarm(held)
 
     def _settle(self, held: HeldShard[S], gathered: list[Gathered], code: ErrorCode | None) -> None:
         """Tell those who wait what became of an append."""
@@ -655,7 +655,7 @@ class Coordinators(Generic[S]):
             if waiting is not None:
                 waiting.answer(response)
 
-    def _arm(self, held: HeldShard[S]) -> None:
+    def _set_alarm(self, held: HeldShard[S]) -> None:
         """Have the shard called at its next deadline."""
         deadline = held.shard.next_deadline()
         if deadline is None:
@@ -666,9 +666,9 @@ class Coordinators(Generic[S]):
             held.alarm.cancel()
         held.alarm_at = deadline
         delay = max(0.0, deadline / 1000 - time.monotonic())
-        held.alarm = self._loop.call_later(delay, self._ring, held)
+        held.alarm = self._loop.call_later(delay, self._alarm_rang, held)
 
-    def _ring(self, held: HeldShard[S]) -> None:
+    def _alarm_rang(self, held: HeldShard[S]) -> None:
         held.alarm = None
         if held.phase is _Phase.SERVING and self._held.get(held.partition.index) is held:
             self._append_gathered(held)

@@ -148,7 +148,8 @@ class Markers:
         return sum(map(len, self._under_way.values()))
 
     def forget(self, shard: int) -> None:
-        """The shard is led elsewhere, and its new leader will write what is missing."""
+        """Stop writing a shard's markers: it is led elsewhere, and its new leader writes what is
+        missing."""
         for work in self._under_way.pop(shard, ()):
             work.cancelled = True
 
@@ -212,8 +213,8 @@ class _Ending:
             self._broker.spawn(self._look_for(unknown), "markers for unknown partitions")
 
     async def _look_for(self, partitions: Sequence[TopicPartition]) -> None:
-        """What this broker does not know either when it has heard of all changes is deleted, and the
-        transaction's records with it."""
+        """Look for partitions anew, once all changes of the metadata are known here. Those that are not
+        there then were deleted, and the transaction's records with them."""
         try:
             await self._broker.membership.follower.caught_up()
         except StoreError as error:

@@ -166,7 +166,7 @@ class Lanes:
             pass
 
     async def _run(self, call: Callable[[], None]) -> float:
-        """Have it done by a thread; the seconds that it took."""
+        """Have a call done by a thread; returns the seconds that it took."""
 
         def timed() -> float:
             # Measured here: waiting for a free thread says nothing about the disk.
@@ -177,7 +177,7 @@ class Lanes:
         return await self.loop.run_in_executor(self.threads, timed)
 
     def wrote(self, log_folder: str, seconds: float) -> None:
-        """A write to this log's folder took so long, in a thread."""
+        """Take note of how long a write to this log's folder took, in a thread."""
         if seconds > SLOW_WRITE_SECONDS:
             self.mark_slow(log_folder, seconds)
         elif seconds < QUICK_WRITE_SECONDS and self.slow:
@@ -257,7 +257,7 @@ class Lane:
             self._refuse_the_rest()
 
     def _refuse_the_rest(self) -> None:
-        """Whoever still waits when the lane ends before its time. A client may send again."""
+        """Refuse what still waits when the lane ends before its time. A client may send again."""
         if self._under_way is not None:
             opened = self._partition.opened
             if opened is not None and opened.is_busy:
@@ -275,7 +275,7 @@ class Lane:
 
 
 class FollowersDisk(following.Disk):
-    """What followers of this broker want of its disks, with the loop left free."""
+    """Does the work of followers in the lanes of their partitions, where it may wait for a disk."""
 
     def __init__(self, lanes: Lanes) -> None:
         self._lanes = lanes

@@ -64,7 +64,8 @@ class Relocations:
         self._stored: dict[DataFolder, list[str]] = {}  # the lines of the files, as last written
 
     def resume(self) -> None:
-        """Begins again what was not at its end when the broker stopped. Blocks: before it serves."""
+        """Begins the moves again that had not ended when the broker stopped. Blocks: to be called before
+        it serves."""
         broker = self._broker
         for folder in broker.logs.folders:
             if folder.offline is not None:
@@ -121,8 +122,8 @@ class Relocations:
                 self._stored[folder] = lines
 
     def want(self, partition: Partition, folder: DataFolder) -> None:
-        """The partition's log is to lie in this folder. Where it lies there already, or is on its way
-        elsewhere, the move under way is given up."""
+        """Move the partition's log to this folder. A move that is under way is given up, and none begins
+        if the log lies there already."""
         key = (partition.topic, partition.index)
         self._wanted.pop(key, None)
         if self._broker.logs.folder_of(*key) is not folder:

@@ -32,7 +32,7 @@ class Shortages:
         self._looking: asyncio.TimerHandle | None = None
 
     def refused(self, topic: str, partition: int, folder: str, error: OSError) -> None:
-        """An append to a log was refused; the log is as it was."""
+        """Log, once for each shortage, that an append was refused; its log is as it was."""
         shortage = Shortage(folder, error.errno or 0)
         if shortage not in self._refused:
             log.error(

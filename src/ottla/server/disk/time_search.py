@@ -196,7 +196,7 @@ async def _look_into(
 
 
 def _search_here(found: TimedBatch, batch: bytes, search: Search, start: int) -> TimedOffset | None:
-    """The same on the loop. TooLarge if it is nothing for the loop."""
+    """Search the records of a batch on the loop; TooLarge if that would keep it busy."""
     fields = found.fields
     if found.piece.length > INLINE_BYTES or fields[RECORD_COUNT] > INLINE_RECORDS:
         raise TooLarge("not here")

@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 log = logging.getLogger("ottla.broker")
 
 
-class _InTurns:
-    """Work that is added to while it goes on. Belongs to the broker's loop."""
+class _OngoingWork:
+    """Work in slices that may be added to while it goes on. Belongs to the broker's loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, work: Callable[[], Steps[None]]) -> None:
         self._loop = loop
         self._work = work
         # Done when there is no more work; None while there is none.
         self.under_way: asyncio.Future[None] | None = None
-        # What is left is left.
+        # Work that is left then is not done any more.
         self.is_stopped = False
 
     def begin(self, *, at_once: bool) -> None:
-        """Go on until there is no more; `at_once`: a slice of it right now."""
+        """Begin, unless it goes on already; `at_once`: with a slice of it right now."""
         if self.under_way is not None:
             return
         steps = self._work()
@@ -64,7 +64,7 @@ class DoomedLogs:
     def __init__(self, loop: asyncio.AbstractEventLoop, logs: Logs) -> None:
         self._logs = logs
         self._waiting: dict[Key, None] = {}
-        self._turns = _InTurns(loop, self._delete_all)
+        self._turns = _OngoingWork(loop, self._delete_all)
 
     def add(self, topic: str, indexes: Iterable[int]) -> None:
         for index in indexes:
@@ -106,7 +106,7 @@ class NewLogs:
     def __init__(self, loop: asyncio.AbstractEventLoop, partitions: Partitions) -> None:
         self._partitions = partitions
         self._waiting: deque[str] = deque()
-        self._turns = _InTurns(loop, self._make_all)
+        self._turns = _OngoingWork(loop, self._make_all)
 
     def make(self, topics: Iterable[str]) -> None:
         self._waiting.extend(topics)

@@ -118,7 +118,7 @@ class Warming:
     def _ask(
         self, file: SegmentFile, position: int, size: int, ahead: range
     ) -> asyncio.Future[bool | None] | None:
-        """Whether the disk was needed, once it is done; None if a thread has to do it."""
+        """Ask the process; the future tells whether the disk was needed. None: a thread has to do it."""
         if self._is_given_up or self._loop.time() < self._late_until:
             return None
         self._number += 1
@@ -140,8 +140,8 @@ class Warming:
             asked.set_result(None)
 
     def _heard(self) -> None:
-        """The process has done something, or is gone. One answer in a turn of the loop: what follows
-        from each takes its time."""
+        """Take an answer of the process, or notice that it is gone. One answer in a turn of the loop:
+        what follows from each takes its time."""
         process = self._process
         assert process is not None
         try:
@@ -156,7 +156,7 @@ class Warming:
                 asked.set_result(None if error else was_needed)
             return
         log.warning("the process that reads old data died")
-        self._part()
+        self._let_go()
 
     # Its life -----------------------------------------------------------------------------------
 
@@ -168,8 +168,8 @@ class Warming:
         if isinstance(self._loop, BrokerLoop):
             self._loop.serve_after_others(line)
 
-    def _part(self) -> None:
-        """The next reader of old data has another started."""
+    def _let_go(self) -> None:
+        """Let go of the process; the next reader of old data starts another, if it may."""
         process = self._process
         if process is not None:
             self._process = None
@@ -186,4 +186,4 @@ class Warming:
     def stop(self) -> None:
         """Ends the process; threads do what is left."""
         self._is_given_up = True
-        self._part()
+        self._let_go()

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ottla.record.batch import check_produced, headers
-from ottla.record.codecs import Codec
+from ottla.record.compression.codecs import Codec
+from ottla.record.compression.recompress import recompress
 from ottla.record.legacy import downgrade, upgrade
-from ottla.record.recompress import recompress
 from ottla.record.validation.checking import Rules, check_and_correct
 
 __all__ = ["check_produced_batch", "downgrade", "in_memory_file", "repack", "upgrade_messages"]

@@ -22,7 +22,7 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
-from ottla.record.codecs import DEFAULT_LIMIT, Codec
+from ottla.record.compression.codecs import DEFAULT_LIMIT, Codec
 from ottla.record.errors import TooLarge
 from ottla.server.disk.priority import give_way
 from ottla.server.network.platform import HAS_MEMORY_FILES
@@ -110,7 +110,7 @@ class _Worker:
 
     @property
     def is_alive(self) -> bool:
-        """Asked between jobs: then it has nothing to say, and only its end can be heard."""
+        """Whether the process lives. To be asked between jobs, when only its end can be read."""
         return not self._line.poll()
 
     def do(self, job: Callable[[], T]) -> T:
@@ -161,7 +161,7 @@ class Workers:
         return worker
 
     def _through_memory(self, job: Callable[[bytes], bytes], data: Bytes) -> Batches:
-        """In one of our threads: have a job done on data that goes by a file in memory."""
+        """Have a job done on data that goes by a file in memory; in one of our threads."""
         from ottla.server.disk import worker_jobs as jobs
 
         worker = self._worker()

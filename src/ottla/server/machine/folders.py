@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 OTHERS: Final = "brokers"
 
 
-class FolderOfMore(Exception):
-    """A data folder was served by brokers that would be missing; the sentence says which."""
+class BrokersMissing(Exception):
+    """A data folder holds logs of brokers that are not to be started; the sentence says which."""
 
 
 def check_folders(config: BrokerConfig, count: int) -> None:
-    """FolderOfMore if the data folders were served by other brokers than those that start now."""
+    """BrokersMissing if the data folders hold logs of other brokers than those that start now."""
     wanted = range(config.node_id, config.node_id + count)
     for folder in config.log_dirs:
         missing = [each for each in _brokers_in(folder) if each not in wanted]
@@ -30,7 +30,7 @@ def check_folders(config: BrokerConfig, count: int) -> None:
             advice = f"start it with --node-id {missing[0] - 1} or lower"
         else:
             advice = f"start it with --brokers {missing[-1] - config.node_id + 1}"
-        raise FolderOfMore(
+        raise BrokersMissing(
             f"{folder} has data of {those} {which} too, in {os.path.join(folder, OTHERS)}, and "
             f"nobody would serve it: {advice}"
         )

@@ -35,7 +35,7 @@ def main() -> int:
         order = json.loads(lines.readline() or "null")
     if order is None:
         return 1  # the supervisor ended before it said anything
-    _die_with(order["supervisor"])
+    _end_with(order["supervisor"])
     place = Place(order["machine"], order["store"])
     config = BrokerConfig(BrokerLayers(static=order["static"]))
     return run(config, place=place, on_ready=partial(_ready, channel))
@@ -50,13 +50,13 @@ def _take_channel() -> socket.socket:
     return channel
 
 
-def _die_with(supervisor: int) -> None:
+def _end_with(supervisor: int) -> None:
     if sys.platform == "linux":
         import ctypes
 
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != supervisor:
-        # It ended before the kernel knew.
+        # It had ended before the kernel was asked to end this process with it.
         raise SystemExit(1)
 
 

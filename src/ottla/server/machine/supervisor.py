@@ -29,7 +29,7 @@ from ottla.cluster.shared import StoreServer
 from ottla.cluster.store import StoreError
 from ottla.logfiles.names import FOLDER_IDENTITY
 from ottla.server.configuration.sources import ConfigurationError
-from ottla.server.machine.folders import FolderOfMore, check_folders, make_folders
+from ottla.server.machine.folders import BrokersMissing, check_folders, make_folders
 from ottla.server.machine.plan import Planned, machine_name, plan, socket_path
 from ottla.server.run import METADATA_FILE, print_hints, start_logging
 from ottla.settings import InvalidSetting
@@ -71,7 +71,7 @@ def supervise(config: BrokerConfig, count: int, *, hints: bool = False) -> int:
         check_folders(config, count)
         make_folders(config)
         return asyncio.run(_Supervisor(config, planned).run(hints))
-    except (FolderOfMore, _CannotStart) as error:
+    except (BrokersMissing, _CannotStart) as error:
         sys.stderr.write(f"ottla: {error}\n")
         return 1
 

@@ -272,13 +272,13 @@ class Connection:
         self._resume_if_stalled()
 
     def _resume_if_stalled(self) -> None:
-        """What held the pipeline up may be over by now."""
+        """Go on soon with requests that were held up, if there are any."""
         if self._stalled:
             self._resume_soon()
 
     def give_up(self, error: Exception) -> None:
-        """The peer sent something that is no request, memory is short, or a handler raised what it
-        should not (our mistake)."""
+        """Close the connection because of an error: the peer sent something that is no request, memory
+        is short, or a handler raised what it should not (our mistake)."""
         if isinstance(error, MalformedRequest):
             limited_log.warning(
                 "malformed request: peer=%s client=%r %s", self.address, self.client_id, error
@@ -534,7 +534,8 @@ class Connection:
         self.resume()
 
     def _resume_soon(self) -> None:
-        """Once in the loop's next turn, however many ask for it: each would be a turn of this peer's."""
+        """Resume in the loop's next turn; once, however many ask for it: each would be a turn of this
+        peer's."""
         if not self._is_resume_due:
             self._is_resume_due = True
             self._loop.call_soon(self._resume_in_turn)

@@ -55,7 +55,7 @@ class _Watched:
 
 
 class _GivesWay:
-    """Of a socket that is served after others: until when, and the turn in which it was served last."""
+    """How long a socket is served after others, and the turn in which it was served last."""
 
     __slots__ = ("served", "until")
 
@@ -123,8 +123,8 @@ class _Sockets(selectors.BaseSelector):
         self._giving_way.pop(fd, None)
 
     def _serve_one(self, waiting: list[tuple[_GivesWay, int, int]]) -> None:
-        """Of sockets that give way, that which has waited longest. The others are found again in the
-        next turn."""
+        """Serve one of the sockets that give way: the one that has waited longest. The others are found
+        again in the next turn."""
         now = monotonic()
         left = []
         for each in waiting:

@@ -148,8 +148,8 @@ class Reactor:
     # Answering ----------------------------------------------------------------------------------
 
     def gather(self) -> None:
-        """Many answers are about to be given, several of them on one connection: until
-        `send_gathered`, which must follow at once, they are only collected."""
+        """Collect answers until `send_gathered`, which must follow at once: many are about to be given,
+        several of them on one connection."""
         self.gathered = []
 
     def send_gathered(self) -> None:
@@ -279,14 +279,14 @@ class Reactor:
         )
 
     def authenticated(self, connection: Connection) -> None:
-        """The peer has proved who it is."""
+        """Cancel the time-out of a connection whose peer has proved who it is."""
         timer = self._authenticating.pop(connection, None)
         if timer is not None:
             timer.cancel()
 
     def shake_hands_in_turn(self, step: Callable[[], None]) -> None:
-        """The next step of a handshake, whose cost is of the order of a millisecond: when it is its
-        turn."""
+        """Queue the next step of a handshake, which costs about a millisecond: a turn of the loop has
+        time for few."""
         self._handshakes.append(step)
         if self._handshake_turn is None:
             self._handshake_turn = self.loop.call_soon(self._shake_hands)
@@ -324,7 +324,7 @@ class Reactor:
     # Limits --------------------------------------------------------------------------------------
 
     def wait_for_memory(self, connection: Connection) -> None:
-        """Incomplete requests hold too much memory: this connection is left unread for now.
+        """Stop reading from a connection for now, because incomplete requests hold too much memory.
 
         One connection, the preferred, is read all the same, or each would wait for all the others.
         """
@@ -380,7 +380,8 @@ class Reactor:
             self._spares.append(buffer)
 
     def memory_released(self, connection: Connection | None) -> None:
-        """`connection` is the one whose incomplete request is complete or given up."""
+        """Go on reading from connections that wait for memory, if there is enough. `connection` is the
+        one whose incomplete request is complete or given up."""
         if connection is not None and connection is self._preferred:
             self._preferred = None
         waiting = self._waiting_for_memory
@@ -399,7 +400,7 @@ class Reactor:
             self._look_at_preferred(connection)
 
     def _look_at_preferred(self, connection: Connection) -> None:
-        """Remember how far it is, and compare in a while."""
+        """Remember how much the preferred connection has sent, and compare in a while."""
         self._preferred_arrived = connection.arrived
         if self._preferred_check is not None:
             self._preferred_check.cancel()
@@ -463,7 +464,7 @@ class Reactor:
         await asyncio.wait([self.draining], timeout=seconds)
 
     def settled(self) -> None:
-        """While draining: a connection has nothing more to send, or is gone."""
+        """End the draining if all has been sent: a connection has nothing more to send, or is gone."""
         draining = self.draining
         if draining is not None and not draining.done() and all(c.idle for c in self.connections):
             draining.set_result(None)

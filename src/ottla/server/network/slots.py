@@ -55,7 +55,8 @@ class HeldBytes:
         self._buffer = buffer
 
     def release(self, *, reusable: bool = True) -> None:
-        """`reusable`: nobody is still at work on the data (a thread whose result is not awaited)."""
+        """Give the bytes up. `reusable`: nobody is still at work on them (as a thread would be whose
+        result is not awaited)."""
         reactor = self._connection.reactor
         self._connection.held_bytes -= self._size
         if self._buffer is None:

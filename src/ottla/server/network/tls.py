@@ -51,7 +51,7 @@ class TlsSocket:
 
     @property
     def subject(self) -> tuple[tuple[tuple[str, str], ...], ...] | None:
-        """Of the client's certificate; None if it showed none. It was checked."""
+        """The subject of the client's certificate, which was checked; None if it showed none."""
         certificate = self._tls.getpeercert()
         return None if not certificate else cast(Any, certificate["subject"])
 
@@ -158,7 +158,7 @@ class TlsConnection(Connection):
         self._look_inside()
 
     def _look_inside(self) -> None:
-        """The loop does not know of bytes that were decrypted and not taken."""
+        """Read soon what OpenSSL has decrypted and nobody has taken: the loop does not know of it."""
         if self._reading and not self.closed and not self._is_read_due and self._secured.pending:
             self._is_read_due = True
             self._loop.call_soon(self._read_pending)
@@ -169,7 +169,8 @@ class TlsConnection(Connection):
             self.on_readable()
 
     def _is_held_back(self) -> bool:
-        """An address that connects too often waits with its handshake: that is what costs."""
+        """Whether the handshake, which is what costs, has to wait, because the address connects too
+        often. Pauses reading then."""
         if not self.paused:
             return False
         self._pause_reading()

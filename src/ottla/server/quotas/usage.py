@@ -223,8 +223,9 @@ class Quotas:
         return bucket
 
     def _forget_some(self, now: float) -> None:
-        """Of those that are not full, too, only the newer half is kept: a client with a new id in each
-        request would otherwise have all of them looked through each time, and more and more kept."""
+        """Forget buckets: the full ones, and of the others the older half. A client with a new id in
+        each request would otherwise have all of them looked through each time, and more and more
+        kept."""
         owing = [item for item in self._buckets.items() if not item[1].is_full(now)]
         self._buckets = dict(owing[-(_KEPT // 2) :])
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ottla.cluster.decisions.replacements import NoRoom, replacements
 from ottla.cluster.store import StoreError
 from ottla.protocol.errors import ProtocolError
-from ottla.server.replication.room import Key, Lack, without_room
+from ottla.server.replication.room import FullDisk, Key, without_room
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -48,11 +48,11 @@ async def replace_replicas(broker: Broker) -> None:
         if not away:
             reported.clear()
             continue
-        wanted, lacking = await chosen(broker, away)
-        for (topic, index), lack in lacking.items():
+        wanted, full_disks = await chosen(broker, away)
+        for (topic, index), full in full_disks.items():
             if (topic, index) not in reported:
-                log.warning("no broker has room for %s-%d. %s", topic, index, lack.sentence)
-        reported = set(lacking)
+                log.warning("no broker has room for %s-%d. %s", topic, index, full.sentence)
+        reported = set(full_disks)
         if not wanted:
             continue
         try:
@@ -71,19 +71,21 @@ async def replace_replicas(broker: Broker) -> None:
                 log.info("%s-%d is not moved: %s", move.topic, move.index, result.error)
 
 
-async def chosen(broker: Broker, away: Collection[int]) -> tuple[list[WantedMove], dict[Key, Lack]]:
-    """The moves that can be made now, to brokers with room; and partitions for which nobody has any."""
+async def chosen(
+    broker: Broker, away: Collection[int]
+) -> tuple[list[WantedMove], dict[Key, FullDisk]]:
+    """The moves that can be made now, and the partitions for which no broker has room."""
     no_room: set[NoRoom] = set()
-    lacking: dict[Key, Lack] = {}
+    full_disks: dict[Key, FullDisk] = {}
     while True:
         wanted = replacements(broker.image, away, MOST_MOVES, no_room)
         refused = await without_room(broker, wanted)
-        for key, lack in refused.items():
-            no_room.add((*key, lack.broker))
-            lacking[key] = lack
+        for key, full in refused.items():
+            no_room.add((*key, full.broker))
+            full_disks[key] = full
         if not refused:
             moved = {(each.topic, each.index) for each in wanted}
-            return wanted, {key: lack for key, lack in lacking.items() if key not in moved}
+            return wanted, {key: full for key, full in full_disks.items() if key not in moved}
 
 
 def brokers_away(

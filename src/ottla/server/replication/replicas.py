@@ -59,7 +59,7 @@ class Replicas:
         self.isr_expands = 0
 
     def start(self) -> None:
-        """From now on partitions are acted on; those that there are already, too."""
+        """Begin to act on partitions, also on those that are there already."""
         self._broker.partitions.replicas = self
         for partition in self._broker.partitions:
             self.role_changed(partition)

@@ -32,15 +32,15 @@ _PURPOSE = "room"
 _ANSWER_SECONDS = 5.0
 
 
-class Lack(NamedTuple):
-    """Why a partition is not moved."""
+class FullDisk(NamedTuple):
+    """A broker without room for a partition, which therefore is not moved to it."""
 
-    broker: int  # which has no room for it
+    broker: int
     sentence: str
 
 
-async def without_room(broker: Broker, wanted: Iterable[WantedMove]) -> dict[Key, Lack]:
-    """The moves that would fill a disk."""
+async def without_room(broker: Broker, wanted: Iterable[WantedMove]) -> dict[Key, FullDisk]:
+    """The moves that would fill a disk, with the broker whose disk that is."""
     image = broker.image
     # Partitions by broker; without values, in their order.
     targets: dict[int, dict[Key, None]] = {}
@@ -62,7 +62,7 @@ async def without_room(broker: Broker, wanted: Iterable[WantedMove]) -> dict[Key
         for key, leader in coming.items():
             leaders.setdefault(leader, {})[key] = None
     rooms, sizes = await _ask(broker, image, leaders, {**targets, **under_way})
-    refused: dict[Key, Lack] = {}
+    refused: dict[Key, FullDisk] = {}
     for target, keys in targets.items():
         room = rooms.get(target)
         if room is None:
@@ -74,7 +74,7 @@ async def without_room(broker: Broker, wanted: Iterable[WantedMove]) -> dict[Key
             state = image.partition(*key)
             size = 0 if state is None else sizes.get((state.leader, key), 0)
             if size > room:
-                refused[key] = Lack(
+                refused[key] = FullDisk(
                     target,
                     f"Broker {target} has room for {max(room, 0)} bytes beside what else is moved to "
                     f"it, and the partition has {size}.",

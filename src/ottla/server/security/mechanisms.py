@@ -63,22 +63,22 @@ class Exchange(Protocol):
         """The reply to the client's next message. Raises Refused."""
 
 
-class Look(NamedTuple):
-    """What a client sees of a credential before it has proved anything: whoever made it shows."""
+class CredentialForm(NamedTuple):
+    """What a client sees of a credential before it has proved anything: it shows who made it."""
 
     iterations: int = DEFAULT_ITERATIONS
     salt_bytes: int | None = SALT_BYTES  # None: as many as it takes, as Kafka's tools make it
     is_text: bool = False  # of digits and small letters
 
     @classmethod
-    def of(cls, credential: ScramCredential) -> Look:
+    def of(cls, credential: ScramCredential) -> CredentialForm:
         size = len(credential.salt)
         is_text = all(byte in _DIGITS for byte in credential.salt)
         is_kafkas = is_text and size in _TEXT_SALT_SIZES
         return cls(credential.iterations, None if is_kafkas else size, is_text)
 
     def salt(self, seed: bytes) -> bytes:
-        """A salt that looks so, always the same of one seed."""
+        """A salt of this form, always the same for one seed."""
         drawn = hashlib.shake_256(seed).digest(self.salt_bytes or 17)
         if self.salt_bytes is None:
             return _as_text(int.from_bytes(drawn) >> 8 * len(drawn) - _TEXT_SALT_BITS)
@@ -100,8 +100,8 @@ class Users:
         self._image = image
         # Until the cluster has one; then a client could tell brokers apart, but still not users.
         self._own_secret = os.urandom(32)
-        self._looks: dict[str, list[Look]] = {}
-        # Of what they are.
+        self._forms: dict[str, list[CredentialForm]] = {}
+        # The configurations that they were found in.
         self._looked_at: Mapping[Resource, Mapping[str, str]] | None = None
         self._checks = asyncio.Semaphore(_CHECKED_AT_ONCE)
 
@@ -109,26 +109,27 @@ class Users:
         return _read(self._image().config(ResourceType.USER, user).get(mechanism))
 
     def unknown(self, user: str, mechanism: str) -> ScramCredential:
-        """For a user without a password: nothing fits it."""
+        """A credential for a user without a password: no password fits it."""
         secret = self._image().secret or self._own_secret
 
-        def seed(look: Look) -> bytes:
-            return hmac.digest(secret, repr((mechanism, user, *look)).encode(), "sha256")
+        def seed(form: CredentialForm) -> bytes:
+            return hmac.digest(secret, repr((mechanism, user, *form)).encode(), "sha256")
 
-        # By the highest of their seeds: a new look among the users changes few of the unknown ones.
-        look = max(self._looks_of(mechanism), key=seed)
+        # By the highest of their seeds: a new form among the users changes few of the unknown ones.
+        form = max(self._forms_of(mechanism), key=seed)
         size = hashlib.new(hash_name(mechanism)).digest_size
-        return ScramCredential(look.salt(seed(look)), bytes(size), bytes(size), look.iterations)
+        return ScramCredential(form.salt(seed(form)), bytes(size), bytes(size), form.iterations)
 
-    def _looks_of(self, mechanism: str) -> list[Look]:
+    def _forms_of(self, mechanism: str) -> list[CredentialForm]:
         configs = self._image().configs
         if self._looked_at is not configs:
             self._looked_at = configs
-            self._looks.clear()
-        if mechanism not in self._looks:
-            found = {Look.of(each) for each in islice(_stored(configs, mechanism), _LOOKED_AT)}
-            self._looks[mechanism] = sorted(found, key=repr) or [Look()]
-        return self._looks[mechanism]
+            self._forms.clear()
+        if mechanism not in self._forms:
+            stored = islice(_stored(configs, mechanism), _LOOKED_AT)
+            found = {CredentialForm.of(each) for each in stored}
+            self._forms[mechanism] = sorted(found, key=repr) or [CredentialForm()]
+        return self._forms[mechanism]
 
     async def has_password(self, user: str, password: str, is_gone: Callable[[], bool]) -> bool:
         """Whether this is the user's password. Takes time, also for a user that does not exist; nothing

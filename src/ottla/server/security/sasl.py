@@ -133,7 +133,7 @@ class Authentication:
         return SaslHandshakeResponse(mechanisms=offered)
 
     async def _bare_step(self, message: bytes) -> bytes | None:
-        """One message that came without a request; None: the client is refused. Once it is let in,
+        """Answer a message that came without a request; None: the client is refused. Once it is let in,
         requests follow."""
         assert self._exchange is not None
         try:
@@ -153,7 +153,7 @@ class Authentication:
         return None
 
     def authenticate(self, message: bytes) -> asyncio.Future[Message]:
-        """One message of the exchange."""
+        """Handle SaslAuthenticate: one message of the exchange."""
         if self._exchange is None or self.state is not State.AGREED:
             return self._refuse(
                 SaslAuthenticateResponse(

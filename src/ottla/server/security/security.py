@@ -140,7 +140,7 @@ class Security:
         return may_replicate(self._broker, connection)
 
     def load_acls(self) -> None:
-        """The entries of the authorizer are those of the metadata."""
+        """Give the authorizer, if there is one, the entries of the metadata."""
         if self._broker.authorizer is not None:
             from ottla.server.security.acl_filters import acls_of
 
@@ -149,7 +149,8 @@ class Security:
     def follow_acls(
         self, old: ClusterImage, new: ClusterImage, resources: Collection[Resource]
     ) -> None:
-        """Some of these have changed: what there is of others is not looked at, for it may be much."""
+        """Bring the authorizer's entries about these resources up to date. Others are not looked at, for
+        they may be many."""
         if self._broker.authorizer is not None:
             from ottla.server.security.acl_filters import acls_among
 
@@ -202,7 +203,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _own_mechanism(config: BrokerConfig, listener: str) -> Mechanism:
-    """By which this broker proves to others who it is."""
+    """The mechanism by which this broker proves to others who it is."""
     from ottla.server.security.listeners import login_module
 
     name = config.sasl_mechanism_inter_broker_protocol

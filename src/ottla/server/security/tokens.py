@@ -51,7 +51,7 @@ class TokenRules:
 
     @classmethod
     def from_config(cls, config: BrokerConfig, listener: str) -> TokenRules | None:
-        """None if the listener is told no keys."""
+        """The rules of a listener; None if it is told no keys."""
 
         def value(name: str) -> Any:
             return config.of_listener(listener, f"sasl.oauthbearer.{name}")

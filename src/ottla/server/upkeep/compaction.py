@@ -281,7 +281,7 @@ class Compactor:
     def _begin(self, each: Log) -> bool:
         """False if it is not to be looked at again now."""
         now = now_ms()
-        # Anew: others had their turn since.
+        # Assessed anew: other work was done since it was found.
         dirt = None if each.offline is not None else self._assess(each, now)
         if dirt is None or each.compaction is not None or each.truncation is not None:
             return False

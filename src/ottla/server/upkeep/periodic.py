@@ -121,7 +121,7 @@ class PeriodicWork:
         self._logs.expire_producers(now_ms())
 
     def _flush_soon(self, wanted: Log) -> None:
-        """A log asks for its flush now (`flush.messages`)."""
+        """Begin the flush that a log asks for (`flush.messages`), in the loop's next turn."""
         self._loop.call_soon(self._flush, wanted)
 
     def _flush(self, wanted: Log) -> None:

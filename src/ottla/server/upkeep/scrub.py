@@ -74,7 +74,7 @@ class Scrubber:
                 log.exception("a round of the scrub failed, the next one begins anew")
 
     async def _scrub_noted(self, folder: DataFolder) -> None:
-        """The logs that `ottla log scrub` found damaged while no broker ran here."""
+        """Scrub the logs that `ottla log scrub` found damaged while no broker ran here."""
         from ottla.storage.scrub import forget_noted_damage, noted_damage
 
         files = self._logs.files

@@ -52,7 +52,7 @@ from ottla.record.batch import (
     contents,
     parse_records,
 )
-from ottla.record.codecs import Codec, compress
+from ottla.record.compression.codecs import Codec, compress
 from ottla.record.legacy import messages
 from ottla.record.offset_set import OffsetSet
 from ottla.record.spans import RecordSpan, record_spans
@@ -228,7 +228,8 @@ class BatchFilter:
     def _leave_old(
         self, entry: memoryview, fields: HeaderFields, is_last: bool
     ) -> memoryview | bytes | None:
-        """Of a message set. One that loses some of its messages becomes a batch of today's format."""
+        """What is left of a message set. One that loses some of its messages becomes a batch of today's
+        format."""
         self.transactions.data(fields)
         last_offset = fields[BASE_OFFSET]
         every = list(messages(entry, DECOMPRESSED_LIMIT))

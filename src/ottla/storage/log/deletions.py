@@ -59,13 +59,13 @@ class Deletions:
         self._uncommitted: list[tuple[int, list[OffsetRange]]] = []
 
     def mark(self, offset: int, ranges: list[OffsetRange], now_ms: int) -> None:
-        """The batch at `offset`, which was appended just now, marks these."""
+        """Hide what the batch at `offset`, which was appended just now, marks."""
         self.found(offset, ranges, now_ms)
         self._uncommitted.append((offset, ranges))
 
     def found(self, offset: int, ranges: list[OffsetRange], now_ms: int) -> None:
-        """The batch at `offset` of a log that is being loaded marks these. Which of its marks are not
-        committed is told in the end, by `uncommitted`."""
+        """Hide what the batch at `offset` of a log that is being loaded marks. Which of its marks are
+        not committed is told in the end, by `uncommitted`."""
         self.invisible.add_all(ranges)
         self.unerased.add_all(ranges)
         self.since_ms = self.since_ms or now_ms
@@ -73,7 +73,7 @@ class Deletions:
         self.changed = True
 
     def take_back(self, offset: int, ranges: list[OffsetRange]) -> None:
-        """The mark at `offset` is about to be cut off the log."""
+        """Show again what the mark at `offset` hides, which is about to be cut off the log."""
         for start, end in ranges:
             self.invisible.discard(start, end)
             self.unerased.discard(start, end)
@@ -82,11 +82,11 @@ class Deletions:
         self.changed = True
 
     def uncommitted(self, marks: Iterable[tuple[int, list[OffsetRange]]]) -> None:
-        """A log was loaded: these of its marks are at or above the high watermark."""
+        """Keep which marks of a log that was loaded are at or above the high watermark."""
         self._uncommitted = list(marks)
 
     def committed_to(self, high_watermark: int) -> None:
-        """Marks below this offset are on all in-sync replicas."""
+        """Take the marks below the high watermark for committed: all in-sync replicas have them."""
         if self._uncommitted and self._uncommitted[0][0] < high_watermark:
             self._uncommitted = [each for each in self._uncommitted if each[0] >= high_watermark]
 
@@ -108,14 +108,14 @@ class Deletions:
         return found
 
     def erased(self, gone: OffsetSet, since_ms: int) -> None:
-        """These are on disk no more. Of the others, if there are any, the oldest was marked at about
-        `since_ms`."""
+        """Take note of what was erased from disk. Of the rest, if there is any, the oldest was marked at
+        about `since_ms`."""
         self.unerased.subtract(gone)
         self.since_ms = since_ms if self.unerased else 0
         self.changed = True
 
     def stored(self, end_offset: int) -> None:
-        """The file was replaced by a snapshot that ends there."""
+        """Take note that the file was replaced by a snapshot of a log that ends there."""
         self.stored_end = end_offset
 
     def forget_below(self, offset: int) -> None:

@@ -128,8 +128,8 @@ class FlushJob:
 
     @property
     def may_be_repeated(self) -> bool:
-        """It failed for want of descriptors, memory or room, and no sync of data said so: everything
-        that it covers can be flushed again."""
+        """Whether it failed for want of descriptors, memory or room, and not in a sync of data: then
+        everything that it covers can be flushed again."""
         error = self.error
         return error is not None and not self.sync_failed and passes(error)
 
@@ -139,8 +139,8 @@ class FlushJob:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Around the sync of what was written before. (What is written here as a whole can be written
-        again.)"""
+        """Note if a sync of what was written before fails in this block. (What is written here as a
+        whole can be written again.)"""
         try:
             yield
         except OSError as error:
@@ -149,7 +149,7 @@ class FlushJob:
             raise
 
     def _sync(self) -> None:
-        """May be run again from its beginning, unless a sync failed."""
+        """Do the job's writes and syncs; may be run again from its beginning, unless a sync failed."""
         files = self.files
         for file, cut_to in self.data:
             if cut_to is not None:
@@ -255,8 +255,8 @@ def begin(log: Log, now_ms: int, before_close: bool) -> FlushJob | None:
 
 
 def _tells_epochs(log: Log) -> bool:
-    """Whether the log is so small that the one read at its next opening tells its leader epochs too:
-    each begins with a batch that is there, and there is no file that would say otherwise."""
+    """Whether the log's next opening finds its leader epochs without a file: the log is so small that
+    all of it is read, each epoch begins with a batch that is there, and no file says otherwise."""
     active = log.active
     return (
         not log.epochs.has_file
@@ -336,7 +336,8 @@ def end(log: Log, job: FlushJob) -> None:
 
 
 def stop(log: Log) -> None:
-    """No flush is under way afterwards: one that runs is waited for, one that waits is taken back."""
+    """End the flush that is under way, if any: one that runs is waited for, one that waits is taken
+    back."""
     job = log.flushing
     if job is not None:
         job.stop()

@@ -231,7 +231,8 @@ class Log(ReadableLog):
         )
 
     def _check_timestamps(self, fields: HeaderFields, now_ms: int) -> None:
-        """By the header alone: the largest timestamp. (The smallest is known to the records only.)"""
+        """InvalidTimestamp if the largest timestamp, as the header has it, is too far ahead. (The
+        smallest is known to the records only.)"""
         largest = fields[MAX_TIMESTAMP]
         if largest - now_ms > self._after_max_ms and largest != NO_TIMESTAMP:
             raise InvalidTimestamp(largest, now_ms)
@@ -268,8 +269,8 @@ class Log(ReadableLog):
         return append
 
     def hand_out(self, append: Append) -> None:
-        """The write of this append is about to be done on another thread: from here to its commit
-        nothing else may change the log. (Segments that it goes to must not be taken away.)"""
+        """Hand an append out to be written on another thread: from here to its commit nothing else may
+        change the log. (Segments that it goes to must not be taken away.)"""
         self.check_idle()
         self._writing = append
 
@@ -305,14 +306,15 @@ class Log(ReadableLog):
         return segment.create(self._segment_bytes if self._config.preallocate else 0)
 
     def _broken_off(self, segment: Segment, error: BaseException) -> None:
-        """No failure of the disk, but nothing is known of what was written either."""
+        """Take the log offline after a write that was broken off: the disk has not failed, but nothing
+        is known of what was written."""
         self._writing = None
         self.go_offline(f"write to {segment.path} was broken off: {error!r}")
 
     def _write_failed(self, segment: Segment, position: int, error: OSError) -> Exception:
-        """Nothing was committed, so nothing is visible, and what was written is cut off again. If that
-        succeeds and the error is one that passes (a full disk, no descriptors), the log goes on with
-        the next append; else it goes offline, and recovery cuts what is there."""
+        """Cut off again what a failed write has left: nothing was committed, so nothing is visible. If
+        that succeeds and the error is one that passes (a full disk, no descriptors), the log goes on
+        with the next append; else it goes offline, and recovery cuts what is there."""
         self._writing = None
         if self._take_back(segment, position) and passes(error):
             self.owner.refused_append(self, error)
@@ -368,7 +370,8 @@ class Log(ReadableLog):
         self._writing = None
 
     def _became_dirty(self, end: int, now_ms: int) -> None:
-        """There is something that no flush covers, or enough of it."""
+        """Tell the owner that there is something that no flush covers, or so much that it is to be
+        flushed now."""
         if not self.unflushed_since:
             self.unflushed_since = now_ms
             self.owner.became_dirty(self)
@@ -387,7 +390,7 @@ class Log(ReadableLog):
             )
 
     def _first_batch(self, segment: Segment, now_ms: int) -> None:
-        """A segment got its first batch: it has a file and an age now."""
+        """Take note that a segment got its first batch, and with it a file and an age."""
         segment.on_disk = True
         segment.created_ms = segment.created_ms or now_ms
         self.folder_unsynced = True
@@ -561,7 +564,7 @@ class Log(ReadableLog):
         self.attach(segment)
 
     def take_snapshot(self) -> None:
-        """Of the producers at the log's end, for the next flush to write."""
+        """Take a snapshot of the producers at the log's end, for the next flush to write."""
         self.producers.map_end_offset = self.log_end_offset
         snapshot = self.producers.take_snapshot()
         if snapshot is not None:

@@ -177,7 +177,7 @@ class ProducerState:
 
     @property
     def last_offset(self) -> int:
-        """Of the last data batch, -1 if none is remembered."""
+        """The last offset of the last data batch, -1 if none is remembered."""
         return self.batches[-1][_LAST_OFFSET] if self.batches else -1
 
     def __repr__(self) -> str:

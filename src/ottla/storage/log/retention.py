@@ -97,8 +97,8 @@ class Retired:
         self._lock = threading.Lock()
 
     def rename(self, one_by_one: bool = False) -> None:
-        """Not before the log's new start was made to last, or a crash could bring back some and not
-        others; or one by one, oldest first, each made to last."""
+        """Rename the files. Not before the log's new start was made to last, or a crash could bring back
+        some and not others; or one by one, oldest first, each made to last."""
         with self._lock:
             self._rename(one_by_one)
 
@@ -133,7 +133,7 @@ class Retired:
             self.done = True
 
     def cancel(self) -> None:
-        """The folder is about to go, or to be left alone: nothing in it is touched any more."""
+        """Touch nothing in the folder any more: it is about to go, or to be left alone."""
         with self._lock:
             self._paths = []
             self._renamed = []

@@ -31,7 +31,7 @@ class LogOwner:
     """What a log tells those who keep it. The default keeps nothing."""
 
     def became_dirty(self, log: LogState) -> None:
-        """The first append since the last flush."""
+        """There was the first append since the last flush."""
 
     def wants_flush(self, log: LogState) -> None:
         """`flush.messages` is reached or a segment was sealed: do not wait for the timer."""
@@ -181,7 +181,7 @@ class LogState:
         return self._config
 
     def reconfigure(self, config: LogConfig) -> None:
-        """The topic's settings changed: takes effect at once."""
+        """Take over the topic's settings, with effect at once."""
         self._apply(config)
 
     def _apply(self, config: LogConfig) -> None:
@@ -252,16 +252,16 @@ class LogState:
     # Flushing (flush.py)
 
     def clock_stepped_back(self, now_ms: int) -> None:
-        """The first append that no flush covers seems to lie in the future: its age counts from now."""
+        """Count the age of what is not flushed from now, should it seem to lie in the future."""
         self.unflushed_since = min(self.unflushed_since, now_ms)
 
     def take_pending_snapshots(self) -> list[Snapshot]:
-        """Those that are to be written, by whoever calls this."""
+        """Take the snapshots that are to be written, by whoever calls this."""
         snapshots, self.pending_snapshots = self.pending_snapshots, []
         return snapshots
 
     def flush_begun(self, job: FlushJob) -> None:
-        """What the job covers counts as flushed from now on; the job keeps what `flush_taken_back`
+        """Count what the job covers as flushed from now on; the job keeps what `flush_taken_back`
         needs."""
         assert self.flushing is None
         job.bytes = self.appended_bytes - self.flushed_bytes
@@ -273,7 +273,7 @@ class LogState:
         self.flushing = job
 
     def flush_taken_back(self, job: FlushJob) -> None:
-        """The job never ran, or came to nothing: everything that it covered is to be flushed again."""
+        """Have everything that the job covered flushed again: it never ran, or came to nothing."""
         assert self.flushing is job
         self.flushing = None
         self.flushed_bytes -= job.bytes
@@ -288,7 +288,7 @@ class LogState:
         self.owner.became_dirty(self)
 
     def flush_ended(self) -> None:
-        """The job ran; `flushed_to` says how far, if it succeeded."""
+        """Forget the job, which ran; `flushed_to` says how far, if it succeeded."""
         self.flushing = None
 
     def flushed_to(self, offset: int) -> None:
@@ -307,7 +307,7 @@ class LogState:
         self.deletions.committed_to(self.high_watermark)  # of earlier ones
 
     def start_stored(self, offset: int) -> None:
-        """It is on disk that the log starts no earlier than at `offset`: which of the records before
+        """Take note that a checkpoint on disk has the log start at `offset`: which of the records before
         it were deleted need not be known any more, once their segments have gone. (Before that, a crash
         could bring them back. A segment with the log's start inside stays, and what was deleted in it is
         to be erased.) While the log is cut, its marks belong to another thread: the next checkpoint
@@ -326,8 +326,8 @@ class LogState:
         self._writing = self.truncation = None
 
     def lower_offsets(self, offset: int) -> None:
-        """What lies at and after `offset` is about to change on disk. (The start may be inside of a
-        batch that goes as a whole.)"""
+        """Lower recovery point and start to `offset`: what lies there and after it is about to change on
+        disk. (The start may be inside of a batch that goes as a whole.)"""
         self.recovery_point = min(self.recovery_point, offset)
         self.log_start_offset = min(self.log_start_offset, offset)
 
@@ -337,8 +337,8 @@ class LogState:
         return self.segments.take_from(slot)
 
     def cut_to(self, end: int) -> None:
-        """The records at and after `end` are gone, on disk and in the last segment, which takes
-        appends again. (The start may have been inside of a batch that went as a whole.)"""
+        """End the log at `end`. The records after it are gone, on disk and in the last segment, which
+        takes appends again. (The start may have been inside of a batch that went as a whole.)"""
         self.active = self.segments.active
         self.log_end_offset = end
         self.log_start_offset = min(self.log_start_offset, end)
@@ -348,7 +348,7 @@ class LogState:
         self._apply(self._config)
 
     def restart_at(self, offset: int, segment: Segment) -> None:
-        """No record is left, nor a segment: the log goes on at `offset`, in this one."""
+        """Go on at `offset`, in this segment: no record is left, nor another segment."""
         assert not len(self.segments)
         assert segment.base_offset == offset
         self.segments.add(segment)
@@ -362,7 +362,7 @@ class LogState:
     # Retention (retention.py)
 
     def raise_start(self, offset: int) -> None:
-        """Records below `offset` are gone, for good."""
+        """Start the log at `offset`: the records below it are gone for good."""
         assert self.log_start_offset <= offset <= self.high_watermark
         self.log_start_offset = offset
         self.epochs.truncate_from_start(offset)
@@ -388,13 +388,13 @@ class LogState:
         self.compaction = compaction
 
     def compaction_ended(self, first_dirty: int | None = None) -> None:
-        """It is over; with an offset, the log is clean up to there."""
+        """Forget the compaction, which is over; with an offset, the log is clean up to there."""
         self.compaction = None
         if first_dirty is not None:
             self.first_dirty_offset = first_dirty
 
     def lower_first_dirty(self, offset: int) -> int:
-        """What lies at and after `offset` is no longer what was compacted; where it goes on now."""
+        """Count what lies at and after `offset` as not compacted; returns where compaction goes on."""
         self.first_dirty_offset = min(offset, self.first_dirty_offset)
         return self.first_dirty_offset
 
@@ -433,14 +433,14 @@ class LogState:
         return RuntimeError(f"{self.name}: an append or a truncation is under way")
 
     def leave_folder(self) -> None:
-        """The folder is about to lose its name: no file of it is opened or made by that name any more,
-        not even by an append that a thread is writing."""
+        """Open or make no file by the folder's name any more, which it is about to lose; not even for an
+        append that a thread is writing."""
         if self._writing is not None and self.truncation is None:
             self.open_files.forbid(self._writing.segment)  # type: ignore[union-attr]
         for segment in self.segments:
             self.open_files.forbid(segment)
 
     def give_up(self, reason: str) -> None:
-        """The log is no longer this broker's (deleted, set aside): takes no more calls. Nothing has
-        failed, so nobody is told."""
+        """Take no more calls: the log is no longer this broker's (deleted, set aside). Nothing has
+        failed, so the owner is not told."""
         self.offline = reason

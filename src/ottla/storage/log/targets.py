@@ -18,7 +18,7 @@ from ottla.record.batch import (
     HeaderFields,
     contents,
 )
-from ottla.record.codecs import DEFAULT_LIMIT
+from ottla.record.compression.codecs import DEFAULT_LIMIT
 from ottla.record.errors import InvalidBatch
 from ottla.record.offset_set import OffsetRange, OffsetSet
 from ottla.record.spans import record_spans
@@ -112,8 +112,8 @@ def _check_batch(
     start: int,
     end: int,
 ) -> bool:
-    """Of the offsets in a batch from `start` to before `end`; whether every other offset of it holds a
-    record, too."""
+    """UndeletableOffset if an offset of a batch from `start` to before `end` may not be deleted. Returns
+    whether every other offset of it holds a record, too."""
     if fields[MAGIC_BYTE] == MAGIC:
         if fields[ATTRIBUTES] & CONTROL_BIT:
             raise UndeletableOffset(start, "holds no record, but the end of a transaction")

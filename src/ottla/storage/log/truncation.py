@@ -157,7 +157,7 @@ def _truncate(log: Log, slot: int, position: int, end: int, lowers: bool, now_ms
 
 
 def _take_marks_back(log: Log, end: int) -> None:
-    """What marks at and after `end` hide is seen again. The snapshot is written before they go: it
+    """Show again what marks at and after `end` hide. The snapshot is written before they go: it
     must never have a mark that the log has not. (Should they come back, recovery finds them.) Without
     any it is written, too: it says up to where no more marks are to be looked for."""
     deletions = log.deletions

@@ -293,7 +293,8 @@ class _Loader:
                 self.without_indexes.append(segment)
 
     def _rebuild_transaction_indexes(self) -> None:
-        """Those of segments that had no index at all; once the producers are known."""
+        """Rebuild the transaction indexes of segments that had no index at all, once the producers are
+        known."""
         for segment in self.without_indexes:
             rebuild_transaction_index(self.segments, segment, self.producers, self.start)
 
@@ -304,8 +305,8 @@ class _Loader:
             logger.warning("%s; made anew from the log", error)
 
     def load_deletions(self, needed_end: int) -> None:
-        """From the snapshot, which has to go up to `needed_end`. Marks that are newer are found by
-        `_check`."""
+        """Load the deletions from the snapshot, which has to go up to `needed_end`. Newer marks are
+        found by `_check`."""
         path = f"{self.folder}/{DELETIONS_SNAPSHOT}"
         try:
             if DELETIONS_SNAPSHOT not in self.names:
@@ -325,8 +326,8 @@ class _Loader:
             self.deletions = Deletions(self.folder, snapshot)
 
     def finish_deletions(self) -> None:
-        """All marks from the log itself, if the snapshot is none of this log: unreadable, or of a log
-        that went further."""
+        """Read all marks from the log itself, if the snapshot is none of this log: unreadable, or of a
+        log that went further."""
         if self.deletions_end <= self.end:
             return
         deletions = self.deletions = Deletions(self.folder)
@@ -383,7 +384,7 @@ class _Loader:
         """Checks what lies after the recovery point, and ends the log where it stops making
         sense."""
         self.recovery_point = recovery_point
-        # Not from the log start, if that is behind: what it lies in may be torn before it.
+        # Not from a log start after the recovery point: the batch that it lies in may be torn before it.
         start = max(recovery_point, self.segments[0].base_offset)
         slot = self.segments.slot_of(start)
         first = self.segments[slot]
@@ -488,9 +489,9 @@ class _Loader:
         return segment.base_offset == self.end
 
     def _cut_padding(self, segment: Segment, end: int) -> None:
-        """A segment that was synced to its `end` while it was active, and then sealed, may still have
-        the zeros of a preallocated file: the next flush would have cut them off. All earlier ones
-        went through that flush."""
+        """Cut the zeros of a preallocated file off a segment that was synced to its `end` while it was
+        active, and then sealed: the next flush would have done that. All earlier ones went through that
+        flush."""
         name = segment_name(segment.base_offset)
         position = 0
         if name + INDEX_SUFFIX in self.names:
@@ -505,7 +506,7 @@ class _Loader:
                 found = fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA] + 1
         except CorruptLog:
             # Zeros where records should be are left to those who look for the records.
-            if found == end and only_zeros(segment.file(), position, segment.size):
+            if found == end and only_zeros(segment.file().read, position, segment.size):
                 fd = self.files.open(segment.path, READ_WRITE)  # its own is for reading only
                 try:
                     self._cut(segment, position, fd)
@@ -515,7 +516,8 @@ class _Loader:
                 self.names |= {name + INDEX_SUFFIX, name + TIME_INDEX_SUFFIX}
 
     def _check_indexes(self, segment: Segment, end: int) -> None:
-        """Of such a segment the last index entries may be torn, too: those of its sealing."""
+        """Check the last index entries of such a segment, those of its sealing: they may be torn,
+        too."""
         try:
             if segment.offset_index.entry_count:
                 self._compare_last_entries(segment, end)
@@ -554,9 +556,10 @@ class _Loader:
         return False
 
     def _compare_last_entries(self, segment: Segment, start: int) -> None:
-        """Entries that were written but not synced may be torn, and torn ones may look as if they
-        were about older offsets. In the middle that breaks their order; at the end the log tells:
-        the last entry fits, and up to the recovery point there is no place for another."""
+        """CorruptIndex if the last entries do not fit the log. Entries that were written but not synced
+        may be torn, and torn ones may look as if they were about older offsets. In the middle that
+        breaks their order; at the end the log tells: the last entry fits, and up to the recovery point
+        there is no place for another."""
         path = segment.offset_index.path
         offset, position = segment.offset_index.last_entry
         if position >= segment.size:
@@ -648,7 +651,7 @@ class _Loader:
         if not reason:
             return True
         self._check_synced(reason)
-        if only_zeros(segment.file(), position, segment.size):
+        if only_zeros(segment.file().read, position, segment.size):
             self._cut(segment, position, segment.file().fd)
             return True
         logger.warning(
@@ -674,14 +677,14 @@ class _Loader:
         self.end = last_offset + 1
 
     def _drop_from(self, slot: int) -> None:
-        """The log ends before these segments."""
+        """Remove the segments from `slot` on: the log ends before them."""
         for segment in reversed(self.segments.take_from(slot)):
             logger.warning("%s: removed, the log ends at %d", segment.path, self.end)
             remove_files(segment)
         self.files.fsync_folder(self.folder)
 
     def _check_synced(self, reason: str) -> None:
-        """Before the log is cut at its end: CorruptLog if it once was synced beyond it."""
+        """CorruptLog if the log was once synced beyond the end at which it is about to be cut."""
         if self.end < self.recovery_point and self.recovery_point > self.start:
             raise CorruptLog(
                 self.folder,
@@ -690,7 +693,8 @@ class _Loader:
             )
 
     def _start_anew(self) -> None:
-        """All records lie below the log start: they were deleted, and their loss is none."""
+        """Begin with an empty segment at the log start. All records that are there lie before it: they
+        were deleted, so that nothing is lost."""
         logger.warning("%s: ends at %d and starts at %d", self.folder, self.end, self.start)
         for segment in reversed(self.segments.take_from(0)):
             remove_files(segment)
@@ -711,8 +715,8 @@ class _Loader:
             self.pending_snapshots.append(snapshot)
 
     def _finish_epochs(self) -> None:
-        """The epochs of what is there. Below the first that is known there may be more: the log start
-        was not yet stored when it moved up and the epochs before it were forgotten."""
+        """Complete the leader epochs of what is there. Before the first that is known there may be more:
+        the log start was not yet stored when it moved up and the epochs before it were forgotten."""
         known = list(self.epochs.entries())
         first = known[0][1] if known else self.end
         if first > self.start:
@@ -725,7 +729,7 @@ class _Loader:
         self.epochs.truncate_from_start(self.start)
 
     def _read_epochs(self, end: int) -> None:
-        """From the batches between the log start and `end`."""
+        """Read the leader epochs from the batches between the log start and `end`."""
         for segment in self.segments.from_offset(self.start):
             for _, _, fields in segment.walk(segment.batch_before(self.start), REBUILD_CHUNK):
                 if fields[BASE_OFFSET] >= end or fields[LEADER_EPOCH] < 0:

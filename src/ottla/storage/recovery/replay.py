@@ -63,8 +63,9 @@ def recall(segments: Segments, producers: ProducerStates, start: int, end: int) 
 def _recall_from(
     segment: Segment, producers: ProducerStates, wanted: set[int], end: int, entries: int
 ) -> tuple[int, int]:
-    """From the last index entries below `end` in one segment: up to where there may be more, and how
-    many entries may still be looked at. Producers of which all is known are `wanted` no longer."""
+    """Recall batches of producers from the last index entries below `end` in one segment. Returns up to
+    where there may be more, and how many entries may still be looked at. Producers of which all is known
+    are `wanted` no longer."""
     if not segment.size:
         return segment.base_offset, entries
     offset, left = segment.offset_index.entry_back_from(end - 1, entries)

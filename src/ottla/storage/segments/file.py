@@ -179,8 +179,8 @@ class OpenFiles:
             return file
 
     def _open_with_none_left(self, path: str, flags: int) -> int:
-        """The process has no descriptor left: closes some that are ours. New segments are among what
-        descriptors are kept back for."""
+        """Open a file when the process has no descriptor left: closes some that are ours. New segments
+        are among what descriptors are kept back for."""
         if not self._evict(64):
             self._sync_and_close_one()
         if flags & os.O_CREAT:

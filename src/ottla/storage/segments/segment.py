@@ -317,7 +317,7 @@ class Segment:
         self.index_full = self.offset_index.is_full or self.time_index.is_full
 
     def seal(self) -> None:
-        """No more appends. Data and indexes still have to be synced: see `settle`."""
+        """Take no more appends. Data and indexes still have to be synced: see `settle`."""
         self.finish_time_index()
         self.sealed = True
         self.tail_start = FOREVER
@@ -333,13 +333,13 @@ class Segment:
         self.sealed = self.settled = False
 
     def finish_time_index(self) -> None:
-        """The entry that ends the time index: the segment's largest timestamp. It belongs there
-        when the segment is sealed or the log is closed."""
+        """Add the entry that ends the time index, the segment's largest timestamp: when the segment is
+        sealed or the log is closed."""
         if self.max_timestamp >= 0:
             self.time_index.append(self.max_timestamp, self._offset_of_max_timestamp)
 
     def settle(self) -> None:
-        """After the sync of a sealed segment: its indexes leave memory."""
+        """Let the indexes of a sealed segment leave memory, after its sync."""
         for index in self.indexes:
             index.seal()
         self.settled = True
@@ -359,7 +359,7 @@ class Segment:
 
     @property
     def known_max_timestamp(self) -> int | None:
-        """None if it has to be read first."""
+        """The largest timestamp in the segment; None if it has to be read first."""
         return self._max_timestamp
 
     @property
@@ -370,8 +370,8 @@ class Segment:
         return self._offset_of_max_timestamp
 
     def _read_max_timestamp(self) -> None:
-        """From the time index, and from what lies after the last entry of the offset index: with
-        each of those, the time index was told the largest timestamp so far."""
+        """Read the largest timestamp from the time index, and from what lies after the last entry of the
+        offset index: with each of those, the time index was told the largest timestamp so far."""
         # First, because it may find that both have to be made anew.
         position = self.batch_before(self.base_offset + MAX_RELATIVE_OFFSET) if self.size else 0
         timestamp, offset = self._trusted(self.time_index).last_entry
@@ -492,8 +492,8 @@ class Segment:
         )
 
     def expect_times_in_memory(self) -> None:
-        """Before a search by time: NotInMemory if what such a search looks at first (both indexes,
-        and what lies after their last entries) may have to come from the disk."""
+        """NotInMemory if what a search by time looks at first (both indexes, and what lies after their
+        last entries) may have to come from the disk."""
         times, offsets = self._time_index, self._offset_index
         if not self.settled or (
             self._max_timestamp is not None

@@ -219,7 +219,7 @@ class LocalCluster:
                 )
 
     def _require_valid_settings(self, remembered: Mapping[str, str]) -> None:
-        """What no broker could start with is neither tried nor remembered."""
+        """ClusterError for settings with which no broker could start: they are not stored."""
         if self._settings:
             broker_config({**remembered, **self._settings})
 
@@ -367,8 +367,8 @@ class LocalCluster:
         return [str(number) for number in begun]
 
     def _write_secrets(self, state: ClusterState) -> list[str]:
-        """Settings that nobody else should find in the list of processes, in a file; the words by which
-        a broker is told of it."""
+        """Write secret settings to a file: in the list of processes others could find them. Returns the
+        arguments that name the file to a broker."""
         secrets = {name: text for name, text in state.settings.items() if _is_secret(name)}
         if not secrets:
             return []
@@ -384,7 +384,7 @@ class LocalCluster:
         process: subprocess.Popen[bytes] | None,
         version: str | None,
     ) -> None:
-        """Writes down at once who was started: whoever comes after a crash of ours must know."""
+        """Store at once which process was started, so that it is known after a crash of this program."""
         assert process is not None
         self._children[process.pid] = process
         server.process = identify(process.pid)
@@ -456,7 +456,7 @@ class LocalCluster:
             return files
 
     def _unregister(self, broker: int, state: ClusterState) -> None:
-        """The others forget the broker, as soon as they know that it has stopped."""
+        """Unregister the broker at the others, as soon as they know that it has stopped."""
         from ottla.client.admin.client import Admin
         from ottla.client.errors import BrokerError, OttlaError
 
@@ -550,20 +550,21 @@ class LocalCluster:
         self._replace(self._state_path, json.dumps(document, indent=2) + "\n")
 
     def _identity(self) -> str:
-        """Names the folder itself: another one than a copy of it has, the same when it was renamed."""
+        """An identity of the folder, which stays when it is renamed, and which a copy does not have."""
         found = self.folder.stat()
         return f"{found.st_dev}:{found.st_ino}"
 
     def _replace(self, path: Path, text: str) -> None:
-        """As a whole: others may read it at any time. Only its owner may, for it can hold secrets."""
+        """Replace a file as a whole: it may be read at any time. By its owner only, for it can hold
+        secrets."""
         with tempfile.NamedTemporaryFile("w", dir=self.folder, delete=False) as file:
             file.write(text)
         os.replace(file.name, path)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """One command at a time changes a cluster. One that was to make a cluster, and made none, leaves
-        nothing behind."""
+        """Hold the lock by which one command at a time changes a cluster. A command that was to make a
+        cluster, and made none, leaves no files."""
         path = self.folder / "cluster.lock"
         made_folder, made_lock = not self.folder.exists(), not path.exists()
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -579,8 +580,9 @@ class LocalCluster:
 
     @contextlib.contextmanager
     def moving(self) -> Iterator[None]:
-        """One command at a time moves partitions by a plan: what another one moves meanwhile, to a
-        broker that is about to leave perhaps, is in no plan. Starting and stopping goes on beside it."""
+        """Hold the lock by which one command at a time moves partitions by a plan: what another one
+        moves meanwhile, to a broker that is about to leave perhaps, is in no plan. Starting and
+        stopping goes on beside it."""
         _ = self.state  # or there is no cluster
         with _lock(self.folder / "moves.lock", f"moves partitions of the cluster in {self.folder}"):
             yield

@@ -47,7 +47,7 @@ class ClusterState:
     settings: dict[str, str] = field(default_factory=dict)  # of all brokers
 
     def forget_processes(self) -> None:
-        """None of the processes is this cluster's."""
+        """Forget all processes: none of those that are stored is this cluster's."""
         for server in (self.zookeeper, *self.brokers.values()):
             if server is not None:
                 server.process = None

@@ -148,7 +148,7 @@ def _describe(cluster: Cluster, group: str) -> GroupDescription:
 
 
 def _lags(cluster: Cluster, group: GroupDescription) -> list[PartitionLag]:
-    """Of all partitions in which the group has committed, or that its members read."""
+    """The lag of all partitions in which the group has committed, or that its members read."""
     with cluster.failures_reported(group=group.group):
         committed = set(cluster.admin.committed_offsets(group.group))
         assigned = {each for member in group.members for each in member.assignment}

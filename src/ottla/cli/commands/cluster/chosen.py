@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def _folder(text: str | Path) -> Path:
-    """Of an empty name, such as that of a shell's variable that is not set, pathlib makes "."."""
+    """The folder that --data names. Misuse for an empty name, such as that of a shell's variable that
+    is not set: pathlib would take it for "."."""
     if not str(text):
         raise Misuse("--data takes a folder, and it is empty")
     folder = Path(text)

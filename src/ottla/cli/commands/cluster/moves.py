@@ -127,7 +127,7 @@ def remove(
 
 @contextmanager
 def _moving(folder: Path, *, dry_run: bool) -> Iterator[None]:
-    """For as long as partitions are moved: no other command does so in the cluster of this folder."""
+    """Hold the cluster's lock for moves, so that no other command moves partitions meanwhile."""
     if dry_run:
         yield
         return

@@ -183,8 +183,8 @@ def _own_tables(
 def _check_query(
     query: str, settings: Mapping[str, str], master: str | None, conf: list[str] | None
 ) -> None:
-    """Tell what is wrong with the text itself before Spark starts. What only looks wrong is told as
-    well, but Spark may take it."""
+    """Failure if the text is certainly wrong, before Spark starts, which takes a while. What only looks
+    wrong is a note: Spark may accept it."""
     if master is not None and master.startswith("sc:"):
         return  # which is there already
     check_text(query, settings)

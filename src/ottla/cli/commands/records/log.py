@@ -141,7 +141,7 @@ def _damage_line(
 
 
 def _batch_line(folder: LogFolder, segment: SegmentFiles, batch: StoredBatch, json: bool) -> str:
-    from ottla.record.codecs import Codec
+    from ottla.record.compression.codecs import Codec
 
     header = batch.header
     codec = Codec(header.codec).name.lower() if header.codec in list(Codec) else str(header.codec)
@@ -197,7 +197,7 @@ def _batch_line(folder: LogFolder, segment: SegmentFiles, batch: StoredBatch, js
 
 
 def _deleted_line(folder: LogFolder, offset: int, json: bool) -> str:
-    """Of a record that is not to be seen any more, though its bytes may still be there."""
+    """The line of a deleted record, whose bytes may still be there."""
     if json:
         return _compact({"log": folder.name, "offset": offset, "deleted": True})
     return f"  {offset} deleted"

@@ -218,7 +218,8 @@ def _give_up(writer: RecordWriter, failure: Failure) -> None:
 
 
 def _end_early(writer: RecordWriter, topic: str, *, patient: bool) -> None:
-    """Ctrl-C. What was read is the user's; it is sent before the command ends, if he waits for it."""
+    """End after Ctrl-C. Records that were read are sent before, unless it was pressed again (then
+    `patient` is false, or the wait is interrupted)."""
     try:
         if patient:
             writer.flush()

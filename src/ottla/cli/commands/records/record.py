@@ -112,8 +112,7 @@ def delete(
 
 
 def _tell_passed_over(topic: str, unstable: Mapping[int, tuple[int, int]]) -> None:
-    """What cannot be looked into, or deleted, before transactions have ended that are open. Nobody
-    should take it for done."""
+    """Say which offsets were not searched: those from the first open transaction of a partition on."""
     for index, (first, end) in sorted(unstable.items()):
         note(
             f"not looked at: offsets {first} to {end - 1} of partition {index} of {topic}, from where a "
@@ -164,7 +163,7 @@ def _check_partition(cluster: Cluster, topic: str, partition: int) -> None:
 
 
 def _with_key(cluster: Cluster, topic: str, key: str) -> Chosen:
-    """The records with a key, in all partitions: somebody may have put them anywhere."""
+    """Find the records with a key. All partitions are searched: a producer may choose any."""
     from ottla.cli.commands.records.consume import find_ranges
     from ottla.cli.progress import Progress
     from ottla.cli.records.positions import EARLIEST
@@ -199,7 +198,7 @@ def _as_ranges(found: Mapping[int, OffsetSet]) -> Chosen:
 def _records_where(
     cluster: Cluster, topic: str, where: str, master: str | None, conf: list[str] | None
 ) -> Chosen:
-    """The committed records for which a condition holds."""
+    """Find the committed records for which a condition holds."""
     from ottla.record.offset_set import OffsetSet
 
     options = {
@@ -279,7 +278,7 @@ def _delete(
 
 
 def _some_failed(several: Failures, topic: str) -> Failure:
-    """Which partitions' records are there still, and how many of the others are gone."""
+    """The failure that says how many records were deleted, and in which partitions deleting failed."""
     gone = sum(several.results.values())
     gone += sum(getattr(each, "deleted", 0) for each in several.errors.values())
     place, error = min(several.errors.items())

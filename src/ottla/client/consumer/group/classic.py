@@ -77,7 +77,7 @@ class ClassicMembership(Membership):
         self._cooperative = all(name in COOPERATIVE for name in self._assignors)
         while True:
             if self.poll_is_overdue:
-                await self._sleep_outside()
+                await self._leave_until_polled()
             if not self._cooperative:
                 await self.hand_over(set(self.owned))
             if await self._rebalance():
@@ -253,7 +253,7 @@ class ClassicMembership(Membership):
         if code:
             raise broker_error(code, about=f"group '{self.group}'")
 
-    async def _sleep_outside(self) -> None:
+    async def _leave_until_polled(self) -> None:
         logger.warning(
             "group '%s': no records were asked for within max.poll.interval.ms (%g s); left",
             self.group,

@@ -67,7 +67,7 @@ class NextGenerationMembership(Membership):
         self._begin_anew()
         while True:
             if self.poll_is_overdue:
-                await self._sleep_outside()
+                await self._leave_until_polled()
                 continue
             answer = await self._heartbeat()
             code = error_code(answer.error_code)
@@ -187,7 +187,7 @@ class NextGenerationMembership(Membership):
         self.cluster.request_refresh(*self._topics)
         return None
 
-    async def _sleep_outside(self) -> None:
+    async def _leave_until_polled(self) -> None:
         """Leave, and come back when the user does."""
         logger.warning(
             "group '%s': no records were asked for within max.poll.interval.ms (%g s); left",

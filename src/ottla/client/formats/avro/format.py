@@ -1,6 +1,6 @@
 """Avro: one datum per value (no container file), to a column of the schema's Arrow type and back.
 
-Two parsers stand behind it. fastavro reads and writes every schema and resolves a writer's schema
+There are two parsers. fastavro reads and writes every schema and resolves a writer's schema
 against a reader's; it makes a Python object per record. pyruhvro, if it is installed, is compiled and
 works on whole columns, about forty times faster, but knows fewer types and no schema resolution: it
 takes the schemas it knows, when the writer's and the reader's schema are the same. What either refuses

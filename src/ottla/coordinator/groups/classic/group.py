@@ -84,7 +84,7 @@ class ClassicMember:
 
     @property
     def is_alive_without_heartbeats(self) -> bool:
-        """Its request waits here, so it cannot send any."""
+        """Whether it counts as alive because a request of it waits here: it sends no heartbeats then."""
         return not self.is_new and (self.joining is not None or self.syncing is not None)
 
     def says(self, stored: MemberMetadata, protocol: str) -> bool:
@@ -205,7 +205,7 @@ class ClassicGroup:
         self._supporters.update(member.protocols.keys())
 
     def remove(self, member_id: str) -> ClassicMember | None:
-        """Forget a member, or an id that was handed out. Requests of it that wait are answered."""
+        """Forget a member whose requests have all been answered, or an id that was handed out."""
         self.forget_pending(member_id)
         self.pending_syncs.discard(member_id)
         member = self.members.pop(member_id, None)

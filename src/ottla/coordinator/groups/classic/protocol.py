@@ -72,7 +72,7 @@ _SKIP_ASSIGNMENT_SINCE: Final = 9
 
 
 class ClassicProtocol:
-    """The rules, for all classic groups of a shard. Groups that wait for time to pass call back."""
+    """The rules of the classic protocol, for all classic groups of a shard. Timers call back here."""
 
     def __init__(
         self,
@@ -150,8 +150,8 @@ class ClassicProtocol:
         now: Instant,
         join_created: Callable[[], Effects],
     ) -> Effects:
-        """`join_created` handles the request once more, when the group that it makes is committed:
-        other requests came in between, and it may be gone, or of another kind."""
+        """Handle JoinGroup. `join_created` handles the request once more, when the group that it makes
+        is committed: other requests came in between, and it may be gone, or of another kind."""
         protocols = protocols_of(request)
         if not request.member_id and not _can_be_named(request, caller):
             code = ErrorCode.INVALID_REQUEST
@@ -231,7 +231,8 @@ class ClassicProtocol:
         now: Instant,
         out: Effects,
     ) -> None:
-        """The client comes back with the id; so one that crashes in between leaves no member."""
+        """Answer a new member with its id, with which it joins again: a client that crashes in between
+        leaves no member."""
         session = self.session(group.group_id, new_id)
         group.pending_joins[new_id] = session
         self._timers.set(session, now.monotonic + session_timeout)
@@ -369,7 +370,7 @@ class ClassicProtocol:
     def sync(
         self, group: ClassicGroup, ticket: Ticket, request: SyncGroupRequest, now: Instant
     ) -> Effects:
-        """Raises ProtocolError with what the client is to be told."""
+        """Handle SyncGroup; ProtocolError is the error for the client."""
         if group.is_empty:
             raise ProtocolError(ErrorCode.UNKNOWN_MEMBER_ID)
         member = group.check_member(request.member_id, request.group_instance_id)
@@ -397,7 +398,7 @@ class ClassicProtocol:
     def _assign(
         self, group: ClassicGroup, request: SyncGroupRequest, now: Instant, out: Effects
     ) -> None:
-        """The leader has spoken: store the assignment, then tell everybody who waits for it."""
+        """Store the assignment that the leader has sent, and answer the members that wait for it."""
         assignments = {each.member_id: each.assignment for each in request.assignments}
         for member in group.members.values():
             # A member that the leader forgot has nothing to do, and is told so.
@@ -422,7 +423,7 @@ class ClassicProtocol:
     def heartbeat(
         self, group: ClassicGroup, ticket: Ticket, request: HeartbeatRequest, now: Instant
     ) -> Effects:
-        """Raises ProtocolError with what the client is to be told."""
+        """Handle Heartbeat; ProtocolError is the error for the client."""
         member = group.check_member(request.member_id, request.group_instance_id)
         if request.generation_id != group.generation:
             raise ProtocolError(ErrorCode.ILLEGAL_GENERATION)
@@ -454,7 +455,7 @@ class ClassicProtocol:
             if group.state in (STABLE, COMPLETING):
                 self._prepare_rebalance(group, now, out)
             elif group.state is PREPARING:
-                self._complete_when_alljoined(group, now, out)
+                self._complete_when_all_joined(group, now, out)
         return out
 
     @staticmethod
@@ -483,7 +484,7 @@ class ClassicProtocol:
     def _rebalance(self, group: ClassicGroup, now: Instant, out: Effects) -> None:
         """Begins a rebalance; during one, checks whether all members have joined."""
         if group.state is PREPARING:
-            self._complete_when_alljoined(group, now, out)
+            self._complete_when_all_joined(group, now, out)
         else:
             self._prepare_rebalance(group, now, out)
 
@@ -510,7 +511,7 @@ class ClassicProtocol:
         else:
             self._timers.set(group.rebalance, now.monotonic + group.rebalance_timeout)
 
-    def _complete_when_alljoined(self, group: ClassicGroup, now: Instant, out: Effects) -> None:
+    def _complete_when_all_joined(self, group: ClassicGroup, now: Instant, out: Effects) -> None:
         # The first rebalance of a group waits for its delay, not for its members.
         if group.previous_state is not EMPTY and group.all_have_joined:
             self._complete_join(group, now, out)
@@ -530,7 +531,7 @@ class ClassicProtocol:
         return out
 
     def _complete_join(self, group: ClassicGroup, now: Instant, out: Effects) -> None:
-        """Go on with those who have joined. The others are left out, if they are not static."""
+        """End the joining half of a rebalance. Dynamic members that have not joined are removed."""
         unset(group.rebalance)
         for member in list(group.members.values()):
             if member.joining is None and member.instance_id is None:
@@ -599,7 +600,7 @@ class ClassicProtocol:
         return out
 
     def _synchronization_timed_out(self, group_id: str, now: Instant) -> Effects:
-        """Members that joined and never came for their assignment hold partitions idle: out."""
+        """Remove members that have joined and not asked for their assignment in time."""
         group = self._find(group_id)
         if group is None or group.state not in (COMPLETING, STABLE) or not group.pending_syncs:
             return NOTHING

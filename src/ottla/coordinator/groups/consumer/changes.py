@@ -146,7 +146,8 @@ class ConsumerGroupChanges:
         )
 
     def refresh(self, change: Change, *, changed: bool) -> None:
-        """`changed`: the member's subscription is another. Topics are looked at anyway, if need be."""
+        """Begin a new group epoch if what the group subscribes to has changed. `changed`: the member's
+        subscription has; topics are compared anyway when that is due."""
         group = change.group
         if not changed and not group.needs_refresh:
             return
@@ -224,7 +225,8 @@ class ConsumerGroupChanges:
     def reconcile(
         self, change: Change, target: Target, held: Mapping[bytes, frozenset[int]] | None
     ) -> None:
-        """`held` is what the member says it holds; None: it does not say."""
+        """Bring the member one step closer to its target. `held`: the partitions that it says it has;
+        None if it does not say."""
         group, member = change.group, change.after
         if not change.subscription_changed and member.is_reconciled_to(target.epoch):
             return
@@ -244,7 +246,7 @@ class ConsumerGroupChanges:
 
     @staticmethod
     def replace(change: Change, old: ConsumerMember) -> None:
-        """A static member is back under a new id, and takes over what the old one has."""
+        """Let a static member that is back under a new id take over what the old one has."""
         group_id, new = change.group.group_id, change.before
         target = change.group.targets.get(old.id, NO_PARTITIONS)
         change.records += member_tombstones(group_id, old.id)
@@ -264,7 +266,7 @@ class ConsumerGroupChanges:
     def resolved(
         self, group: ConsumerGroup, patterns: Iterable[str], now: Instant
     ) -> list[RecordPair]:
-        """The records that tell what patterns stand for now, and want an assignment if it is new."""
+        """The records with the topics that patterns match now; new ones lead to a new assignment."""
         found: dict[str, frozenset[str]] = {}
         compiled = []
         for text in patterns:

@@ -53,7 +53,10 @@ _MEMBER_ID_REQUIRED_SINCE: Final = 4
 
 
 class ClassicMembers:
-    """Raises ProtocolError with what the client is to be told, where it is not said otherwise."""
+    """Handles the requests of members that speak the classic protocol in a consumer group.
+
+    Unless said otherwise, methods raise ProtocolError with the error for the client.
+    """
 
     def __init__(
         self,
@@ -172,8 +175,8 @@ class ClassicMembers:
         changes.refresh(change, changed=change.subscription_changed)
 
     def _held(self, subscription: ConsumerProtocolSubscription) -> HeldPartitions:
-        """What it says it holds. Members of old assignors say nothing, and hold nothing: they give
-        everything up before they join."""
+        """The partitions that a member holds, by its subscription. Members with eager assignors name
+        none: they give everything up before they join."""
         held: dict[bytes, frozenset[int]] = {}
         for each in subscription.owned_partitions:
             topic_id = self._metadata.topic_id(each.topic)

@@ -110,7 +110,7 @@ class ConsumerGroup:
 
     @property
     def needs_refresh(self) -> bool:
-        """The topics may have changed since they were last looked at (or what came of it was lost)."""
+        """Whether topics may have changed since they were last compared (or the result was lost)."""
         return self.refreshed_at is None or self.epoch < self.refreshed_at
 
     # What replaying changes ---------------------------------------------------------------------
@@ -132,7 +132,7 @@ class ConsumerGroup:
             self._let_go(old)
 
     def without_assignment(self, member_id: str) -> None:
-        """Its record of what it has is deleted: the first step of its end."""
+        """Replay the deletion of a member's current assignment, the first step of its removal."""
         member = self.members.get(member_id)
         if member is not None:
             self.put(
@@ -198,7 +198,7 @@ class ConsumerGroup:
         return None if member_id is None else self.members[member_id]
 
     def member_by_instance(self, member_id: str, instance_id: str) -> ConsumerMember:
-        """The static member of this name, if it is the one that asks."""
+        """The static member with this instance id; ProtocolError unless it has this member id."""
         member = self.static_member(instance_id)
         if member is None:
             raise ProtocolError(

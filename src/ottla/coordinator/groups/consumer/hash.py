@@ -45,7 +45,7 @@ class TopicHashes:
 
 
 def topic_hash(metadata: MetadataView, name: str) -> int | None:
-    """None if there is no such topic."""
+    """The hash of a topic; None if there is no such topic."""
     topic_id = metadata.topic_id(name)
     if topic_id is None:
         return None

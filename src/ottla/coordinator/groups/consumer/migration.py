@@ -136,7 +136,7 @@ class Migration:
         group.targets[member.id] = partitions
 
     def _partitions(self, named: Iterable[ConsumerProtocolAssignmentTopicPartition]) -> Partitions:
-        """By id; topics that are gone are left out."""
+        """The partitions by the ids of their topics; topics that are gone are left out."""
         found: dict[bytes, frozenset[int]] = {}
         for each in named:
             topic_id = self._metadata.topic_id(each.topic)

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 
 class ConsumerGroupProtocol:
-    """The rules, for all consumer groups of a shard."""
+    """The rules of the consumer group protocol, for all consumer groups of a shard."""
 
     def __init__(
         self,
@@ -275,7 +275,7 @@ class ConsumerGroupProtocol:
         return Effects(*answers, records=self.changes.removed(group, members))
 
     def _fenced(self, group_id: str, member_id: str, now: Instant, epoch: int | None) -> Effects:
-        """A deadline has passed. `epoch`: only if it is still in this one."""
+        """Remove a member whose deadline has passed. `epoch`: only if it is still in this one."""
         group = self.find(group_id)
         member = None if group is None else group.members.get(member_id)
         if group is None or member is None:
@@ -297,7 +297,7 @@ class ConsumerGroupProtocol:
         self.timers.session(group_id, member.id, deadline)
 
     def _watch(self, group_id: str, member: ConsumerMember, now: Instant, *, changed: bool) -> None:
-        """`changed`: its assignment, or its way there."""
+        """Set the deadlines of a member. `changed`: its assignment, or what it has to revoke, is new."""
         self._renew(group_id, member, now)
         if not changed or member.uses_classic_protocol:
             return

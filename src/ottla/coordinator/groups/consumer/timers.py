@@ -63,7 +63,7 @@ class ConsumerGroupTimers:
         unset(self._of(group_id, member_id).rebalance)
 
     def join(self, group_id: str, member_id: str, deadline: int) -> None:
-        """The first deadline counts: it is asked again and again."""
+        """Set by when a member must have joined, unless that is set: it is asked again and again."""
         timer = self._of(group_id, member_id).join
         if timer.deadline is None:
             self._timers.set(timer, deadline)

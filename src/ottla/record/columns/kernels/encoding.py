@@ -160,7 +160,7 @@ def _span(offsets: Any, data: Any, index: int) -> tuple[Any, Any]:
 
 @compiled(types.uint64(types.uint64, types.uint64))
 def _product(one: Any, other: Any) -> Any:
-    """Of two polynomials, modulo the checksum's: see `sealing`."""
+    """The product of two polynomials, modulo the checksum's: see `sealing`."""
     result = uint64(0)
     for power in range(31, -1, -1):
         if (one >> uint64(power)) & uint64(1):
@@ -177,7 +177,7 @@ sealing.compiled_product = _product
 
 @register_jitable
 def _after_many_zeros(register: Any, count: int) -> Any:
-    """What so many zero bytes make of the sum's register."""
+    """The checksum's register after so many zero bytes."""
     bit = 0
     while count > 0 and bit < len(_POWERS):
         if count & 1:

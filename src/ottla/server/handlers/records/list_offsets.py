@@ -172,8 +172,8 @@ def _position(
 
 
 def check_settled(request: Request[ListOffsetsRequest], partition: Partition) -> None:
-    """A new leader does not know yet what was committed before its term: an end that it named might
-    be before one that consumers have seen (KIP-207)."""
+    """ProtocolError from a new leader that does not know yet what was committed before its term: an end
+    that it named might be before one that consumers have seen (KIP-207)."""
     if not partition.has_caught_up:
         raise ProtocolError(
             ErrorCode.OFFSET_NOT_AVAILABLE
@@ -207,7 +207,7 @@ def _fill_found(
     answer: ListOffsetsPartitionResponse,
     found: TimedOffset | None,
 ) -> None:
-    """What the reader may not see yet counts as nothing."""
+    """Fill the answer with what was found; with nothing if the reader may not see it yet."""
     end = partition.readable_end(request.message.isolation_level)
     hidden = found is None or found.offset >= end
     _fill(answer, request.version, (-1, -1, -1) if hidden or found is None else found)

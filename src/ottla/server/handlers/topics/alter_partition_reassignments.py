@@ -24,7 +24,7 @@ from ottla.protocol.messages.alter_partition_reassignments import (
 )
 from ottla.server.api import Request, handles
 from ottla.server.failures import error_message
-from ottla.server.replication.room import Lack, without_room
+from ottla.server.replication.room import FullDisk, without_room
 from ottla.server.turns import Turns, emptied, in_turns
 
 # Partitions that the controller decides on in one go.
@@ -72,7 +72,7 @@ async def _decide(
     request: Request[AlterPartitionReassignmentsRequest],
     wanted: Sequence[tuple[WantedMove, ReassignableTopicResponse]],
     twice: Collection[tuple[str, int]],
-    refused: Mapping[tuple[str, int], Lack],
+    refused: Mapping[tuple[str, int], FullDisk],
 ) -> None:
     """Has the controller decide about some of the moves, and adds to the answers."""
     possible = [

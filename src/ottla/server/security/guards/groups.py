@@ -67,7 +67,7 @@ def topic_name(request: Request[Any], each: Any) -> str | None:
     return None if topic is None else topic.name
 
 
-def _sorted_out(
+def _divided_topics(
     access: Access, request: Request[Any], topics: Any, operation: AclOperation
 ) -> Steps[tuple[list[Any], list[Any]]]:
     def may(each: Any) -> bool:
@@ -170,7 +170,7 @@ def offset_commit(access: Access, request: Request[Any], proceed: Proceed) -> Gu
     if not access.may(_READ, GROUP, message.group_id):
         refusals = yield from _not_committed(message.topics, _NO_GROUP)
         return OffsetCommitResponse(topics=refusals)
-    message.topics, refused = yield from _sorted_out(access, request, message.topics, _READ)
+    message.topics, refused = yield from _divided_topics(access, request, message.topics, _READ)
     refuse = partial(_not_committed, code=_NO_TOPIC)
     return (
         yield from without_refused_topics(request, proceed, refused, refuse, OffsetCommitResponse)
@@ -192,7 +192,7 @@ def offset_delete(access: Access, request: Request[Any], proceed: Proceed) -> Gu
     message = request.message
     if not access.may(AclOperation.DELETE, GROUP, message.group_id):
         return failure(request, _NO_GROUP)
-    message.topics, refused = yield from _sorted_out(access, request, message.topics, _READ)
+    message.topics, refused = yield from _divided_topics(access, request, message.topics, _READ)
     refusals = yield from refused_partitions(
         refused,
         _NO_TOPIC,
@@ -219,7 +219,9 @@ def offset_fetch(access: Access, request: Request[Any], proceed: Proceed) -> Gua
         groups.append(each)
         more_of[each.group_id] = None
         if each.topics is not None:
-            each.topics, refused = yield from _sorted_out(access, request, each.topics, _DESCRIBE)
+            each.topics, refused = yield from _divided_topics(
+                access, request, each.topics, _DESCRIBE
+            )
             more_of[each.group_id] = yield from _not_fetched(refused)
     message.groups = groups
 
@@ -245,7 +247,7 @@ def _offset_fetch_of_one(access: Access, request: Request[Any], proceed: Proceed
         return OffsetFetchResponse(topics=refusals)
     if message.topics is None:
         return (yield from then(proceed(request), _keeping_seen(access, request)))
-    message.topics, refused = yield from _sorted_out(access, request, message.topics, _DESCRIBE)
+    message.topics, refused = yield from _divided_topics(access, request, message.topics, _DESCRIBE)
     refusals = yield from _not_fetched_of_one(refused, _NO_TOPIC)
     return (yield from then(proceed(request), adding("topics", refusals)))
 

@@ -78,8 +78,8 @@ def metadata(access: Access, request: Request[Any], proceed: Proceed) -> Guarded
 
 
 def _seen(access: Access, topics: list[Any], *, left_out: bool) -> Steps[list[Any]]:
-    """Of the topics in an answer those that may be described, if others are to be left out, with what
-    may be done to them."""
+    """The topics of an answer, with what may be done to them. If others are to be left out, only those
+    that may be described."""
     if left_out:
         topics, _ = yield from divided(
             topics, lambda each: access.may(_DESCRIBE, TOPIC, each.name, logged=False)

@@ -138,7 +138,7 @@ class Fetch:
         return list(found.values())
 
     def _establish(self, asked: dict[Key, WatchedPartition]) -> bool:
-        """Finds out which partitions it is about. False if it was refused, and that was answered."""
+        """Finds out which partitions the request is about. False if it was refused and answered."""
         broker = self.broker
         try:
             self.session, self.watched = establish(
@@ -163,7 +163,7 @@ class Fetch:
             failed(self.connection, "FETCH", self.version)
 
     def _begin(self, found: list[Found], size: int, urgent: bool) -> None:
-        """The first look is taken: answer, or wait."""
+        """Answer with what the first look has found, or wait for more."""
         wait = self.request.max_wait_ms
         if urgent or wait <= 0 or not self.watched or self._is_enough(found, size):
             self._finish(found)
@@ -276,7 +276,7 @@ class Fetch:
         return everything, total, urgent
 
     def _watch(self, partition: Partition | None) -> None:
-        """During a look that takes its time: note if the partition moves."""
+        """Take note if the partition moves during a look that takes several turns of the loop."""
         if partition is not None:
             assert self._watches is not None
             self._watches.add(partition)
@@ -331,7 +331,7 @@ class Fetch:
 
     @staticmethod
     def _has_moved_start(watched: WatchedPartition, answer: PartitionData) -> bool:
-        """Whether records were deleted: somebody may wait for the replica to do the same."""
+        """Whether the log start moved since the replica was told: a deletion may wait for replicas."""
         return 0 <= watched.log_start_offset < answer.log_start_offset
 
     @property
@@ -366,7 +366,7 @@ class Fetch:
             failed(self.connection, "FETCH", self.version)
 
     def conclude(self) -> None:
-        """The time is up (or the broker stops): answer with what is there."""
+        """Answer with what is there: the time is up, or the broker stops."""
         self._stop_waiting()
         self.reader.sends_watermarks = True
         if self.connection.closed:

@@ -118,8 +118,8 @@ class Reader:
         return None
 
     def _may_fetch(self, topic: str | bytes) -> bool:
-        """Asked once for each topic of a request, as in Kafka: a denial is one line in the audit log,
-        however many partitions the topic has."""
+        """Whether the client may read a topic. The authorizer is asked once for each topic of a request,
+        as in Kafka: a denial is one line in the audit log, however many partitions the topic has."""
         if self._allowed is None:
             self._allowed = {}
         known = self._allowed.get(topic)

@@ -14,10 +14,11 @@
 - `compression.type` other than the producer's own: recompressed in a worker process.
 
 The way of a request: `request.read` finds where the records of each partition stand, `transactions`
-asks for those in which a transaction begins, `checks` says whether they may be appended, `inside` looks
-at the records, `Partition.append` does it, `answer` writes the response, and `unfinished` holds it back
-as long as a disk, a worker, a replica or a flush is waited for. Requests that name very many partitions
-take the same steps with the loop's turn between them (`long`). The one short cut is `repeated`.
+asks for those in which a transaction begins, `checks` says whether they may be appended,
+`record_checks` looks at the records, `Partition.append` does it, `answer` writes the response,
+`unfinished` holds it back as long as a disk, a worker, a replica or a flush is waited for. Requests
+that name very many partitions take the same steps with the loop's turn between them (`long`). The one
+short cut is `repeated`.
 
 Versions:
   v0–v2   message sets of formats 0 and 1, converted to format 2; v1 adds throttle time, v2 the

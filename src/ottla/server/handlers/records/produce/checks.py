@@ -7,7 +7,7 @@
 2. The records are one batch of the version's format, small enough, undamaged, and a producer's
    (`check_produced`: the header and the CRC32C).
 3. The codec is one that the version knows; a transactional batch belongs to a transaction.
-4. What is inside the batch: every record (`inside`).
+4. What is inside the batch: every record (`record_checks`).
 5. The log's own: the producer's epoch and sequence (`Log.prepare`).
 
 Nothing has been changed in the log until all of it holds.
@@ -31,7 +31,7 @@ from ottla.record.batch import (
     TRANSACTIONAL_BIT,
     check_produced,
 )
-from ottla.record.codecs import Codec
+from ottla.record.compression.codecs import Codec
 from ottla.record.errors import (
     CorruptBatch,
     InvalidBatch,

@@ -18,8 +18,8 @@ from ottla.server.handlers.records.produce.checks import (
     check,
     check_open,
 )
-from ottla.server.handlers.records.produce.inside import Inside
 from ottla.server.handlers.records.produce.long import LongProduce
+from ottla.server.handlers.records.produce.record_checks import RecordChecks
 from ottla.server.handlers.records.produce.repeated import LEARNED_ONE_IN, repeatable
 from ottla.server.handlers.records.produce.request import FIRST_TOPIC_IDS, LongRequest, read
 from ottla.server.handlers.records.produce.transactions import Verification, beginning
@@ -60,9 +60,9 @@ class Produce:
         "_broker_id",
         "_by_id",
         "_by_raw_name",
-        "_inside",
         "_lanes",
         "_membership",
+        "_record_checks",
     )
 
     def __init__(self, broker: Broker) -> None:
@@ -73,7 +73,7 @@ class Produce:
         self._by_id = broker.partitions.by_id
         self._lanes = broker.lanes
         self._membership = broker.membership
-        self._inside = Inside(broker)
+        self._record_checks = RecordChecks(broker)
 
     def serve(
         self,
@@ -171,7 +171,7 @@ class Produce:
         """
         _, acks, timeout_ms, topics = request
         known = self._by_id if version >= FIRST_TOPIC_IDS else self._by_raw_name
-        inside = self._inside
+        record_checks = self._record_checks
         now_ms = int(_time() * 1000)
         appending = begun or Appending(
             self._broker, connection, version, correlation_id, acks, timeout_ms
@@ -210,11 +210,13 @@ class Produce:
                         check_open(target, self._broker_id, connection.client_id)
                     fields = check(target, records, version, acks, verification)
                     if fields is None:
-                        transform = inside.upgrade(target, now_ms)
+                        transform = record_checks.upgrade(target, now_ms)
                     else:
                         rules = target.record_rules
                         if rules is not None:
-                            fields, transform = inside.check(target, records, fields, rules, now_ms)
+                            fields, transform = record_checks.check(
+                                target, records, fields, rules, now_ms
+                            )
                     appending.append(
                         target, index, records, fields, transform, now_ms, verification
                     )
@@ -332,7 +334,7 @@ class Produce:
             # The buffer has to stay as it came until all batches are accepted.
             if codec and (
                 (codec == ZSTD and repeated.version < FIRST_ZSTD)
-                or not self._inside.is_right(records, fields, rules, now_ms)
+                or not self._record_checks.is_right(records, fields, rules, now_ms)
             ):
                 return None
             accepted.append((target, index, records, fields))

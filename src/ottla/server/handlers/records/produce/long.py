@@ -62,7 +62,7 @@ class LongProduce:
         self._appending: Appending | None = None
 
     def begin(self) -> None:
-        self._run(self._looked_through(), self._verify)
+        self._run(self._read_and_authorize(), self._verify)
 
     def _run(self, steps: Steps[None], then: Callable[[Any], None]) -> None:
         # Also if the client has left: what it sent is to be stored, for it may not wait for answers.
@@ -79,7 +79,7 @@ class LongProduce:
 
     # What it asks for ---------------------------------------------------------------------------
 
-    def _looked_through(self) -> Steps[None]:
+    def _read_and_authorize(self) -> Steps[None]:
         broker, connection = self._broker, self._connection
         self._request = yield from read_on(self._view, self._version, self._unread)
         if broker.quotas is not None:

@@ -1,4 +1,4 @@
-"""The metadata of a large cluster, in one process: `python -m bench.scale`.
+"""The metadata of a large cluster, in one process: `python -m bench.cluster.scale`.
 
 The controller, its decisions, placement, the layout in the store and a broker's image are the real ones;
 the store is the embedded one, with ZooKeeper's limit on the size of a write. There are no sockets and no
@@ -564,7 +564,7 @@ def _line(figure: Figure) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.scale", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.cluster.scale", description=__doc__)
     sizes = Sizes()
     parser.add_argument("--brokers", type=int, default=sizes.brokers)
     parser.add_argument("--partitions", type=int, default=sizes.partitions)

@@ -1,4 +1,4 @@
-"""What is inside of a produced batch is looked at before it is stored (`ottla.record.validation`).
+"""The records of a produced batch are checked before it is stored (`ottla.record.validation`).
 
 Most batches are checked on the loop, in some microseconds. A large or compressed one that would take
 longer is checked by a thread, on its way through the partition's lane, so that the order of batches
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from ottla.server.disk.lanes import Batches, Transform
 
 
-class Inside:
+class RecordChecks:
     """Checks the records of batches whose header and checksum are right."""
 
     __slots__ = ("_lanes", "_walker", "_workers")

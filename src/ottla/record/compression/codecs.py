@@ -24,13 +24,13 @@ import zlib
 from enum import IntEnum
 from typing import Any
 
-from ottla.record.errors import CorruptBatch, InvalidRecord, TooLarge
-from ottla.record.framing import (
+from ottla.record.compression.stream_frames import (
     LZ4_MAGIC,
     lz4_bound,
     plain_lz4_blocks,
     zstd_bound,
 )
+from ottla.record.errors import CorruptBatch, InvalidRecord, TooLarge
 
 
 class Codec(IntEnum):

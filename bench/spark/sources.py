@@ -98,7 +98,7 @@ def spark_session(cores: int) -> Iterator[SparkSession]:
     """A session on so many cores, with both sources and the ceiling's; stopped in the end."""
     if reason := unavailable():
         raise BenchError(reason)
-    from bench.harness.spark_ceiling import Ceiling
+    from bench.spark.ceiling import Ceiling
     from ottla.pipeline import session
 
     jars = connector_jars()

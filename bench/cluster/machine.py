@@ -1,7 +1,7 @@
 """One machine, one broker against several: how much all of them take together (`--brokers N`).
 
-    python -m bench.machine                       1 and 2 brokers, three rounds of five seconds each
-    python -m bench.machine --brokers 1 2 4 8     on a machine with more cores
+    python -m bench.cluster.machine                      1 and 2 brokers, three rounds of 5 s each
+    python -m bench.cluster.machine --brokers 1 2 4 8    on a machine with more cores
 
 Batches of 64 × 1 kB, acks=1, one replica, data on tmpfs, to partitions that are spread over all brokers.
 A process for each broker sends: one sender alone would be the limit. All machines run side by side and

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.cluster import CASES, SPREAD, spread_supplies
+from bench.cluster.three_brokers import CASES, SPREAD, spread_supplies
 from bench.harness.bench import Bench, Row, alternate
 from bench.harness.clusters import Cluster
 from bench.harness.errors import BenchError

@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.record.codecs import Codec, compress, decompress, decompress_frames
-from ottla.record.errors import CorruptBatch, InvalidBatch, InvalidRecord, TooLarge
-from ottla.record.framing import (
+from ottla.record.compression.codecs import Codec, compress, decompress, decompress_frames
+from ottla.record.compression.stream_frames import (
     lz4_bound,
     plain_lz4_blocks,
     with_kafka_v0_lz4_checksum,
     with_right_lz4_checksum,
     zstd_bound,
 )
+from ottla.record.errors import CorruptBatch, InvalidBatch, InvalidRecord, TooLarge
 
 PACKING = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 LEVELS = {
@@ -241,7 +241,8 @@ def test_unknown_codecs(codec: int) -> None:
 def test_the_native_codecs_are_imported_at_first_use() -> None:
     program = (
         "import sys\n"
-        "from ottla.record import batch, codecs, control, legacy, recompress\n"
+        "from ottla.record import batch, control, legacy\n"
+        "from ottla.record.compression import codecs, recompress\n"
         "codecs.decompress(1, codecs.compress(1, b'abc'), 3)\n"
         "assert 'cramjam' not in sys.modules, 'too early'\n"
         "codecs.compress(2, b'abc')\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ottla.record.batch import CODEC_MASK, Buffer, assemble, contents, one_header
-from ottla.record.codecs import DEFAULT_LIMIT, compress
+from ottla.record.compression.codecs import DEFAULT_LIMIT, compress
 
 
 def recompress(

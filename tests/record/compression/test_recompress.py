@@ -12,8 +12,8 @@ from ottla.record.batch import (
     check_batch,
     records,
 )
-from ottla.record.codecs import Codec
-from ottla.record.recompress import recompress
+from ottla.record.compression.codecs import Codec
+from ottla.record.compression.recompress import recompress
 
 NOW = 1_700_000_000_000
 RECORDS = [

@@ -15,9 +15,9 @@ import cramjam
 import pytest
 
 from ottla.record.batch import InvalidBatch, assemble, read_header, records
-from ottla.record.codecs import Codec, decompress
+from ottla.record.compression.codecs import Codec, decompress
+from ottla.record.compression.stream_frames import with_right_lz4_checksum, zstd_bound
 from ottla.record.errors import CorruptBatch, TooLarge
-from ottla.record.framing import with_right_lz4_checksum, zstd_bound
 
 MIB = 1024 * 1024
 LIMIT = 8 * MIB
@@ -26,7 +26,7 @@ ALLOWANCE = 24 * MIB
 
 PROGRAM = """
 import sys
-from ottla.record.codecs import compress, decompress
+from ottla.record.compression.codecs import compress, decompress
 from ottla.record.errors import TooLarge
 
 def peak():

@@ -1,0 +1,1 @@
+"""Compression of record batches: the codecs, the bounds of compressed streams, a change of codec."""
