@@ -170,9 +170,10 @@ async def _connected(endpoint: Endpoint) -> tuple[asyncio.Transport, _Ended]:
     loop = asyncio.get_running_loop()
     problem = OSError(f"{endpoint.host} has no address")
     infos = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
-    for at, (family, _, _, _, (host, port, *_)) in enumerate(infos):
+    for at, (family, _, _, _, address) in enumerate(infos):
+        host = str(address[0])
         try:
-            return await loop.create_connection(_Ended, host, port, family=family)
+            return await loop.create_connection(_Ended, host, endpoint.port, family=family)
         except OSError as error:
             if not at or isinstance(problem, ConnectionRefusedError):
                 problem = error
