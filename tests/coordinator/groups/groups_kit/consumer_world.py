@@ -148,6 +148,10 @@ class ConsumerWorld:
             # Restored from an image of its machine.
             client = chance.choice(alive)
             client.epoch = max(0, client.epoch - 2)
+            if not client.epoch:
+                # Of a time before it had joined: it holds nothing, and says so when it joins.
+                client.holds.clear()
+                client.target = None
         else:
             self.work()
             self.advance(chance.choice([0, 10, 300]))
