@@ -9,7 +9,8 @@ from server_kit.broker_thread import BrokerThread
 from server_kit.calls import versions_of
 from server_kit.wire import Wire
 
-from ottla.protocol.errors import ErrorCode
+from ottla.protocol.errors import ErrorCode, ProtocolError
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ottla.testing import BrokerProcess
 
@@ -89,3 +90,28 @@ def test_never_twice_over_blocks(start_broker: Callable[..., BrokerThread]) -> N
             given += [ask(wire).producer_id for _ in range(count)]
         broker.restart()
     assert len(set(given)) == len(given)
+
+
+@pytest.mark.parametrize("transactional_id", [None, "t"])
+def test_without_a_controller(
+    start_broker: Callable[..., BrokerThread],
+    monkeypatch: pytest.MonkeyPatch,
+    transactional_id: str | None,
+) -> None:
+    """Producers are told to try again, in a way that all of them understand."""
+    broker = start_broker()
+    with broker.wire() as wire:
+        if transactional_id is not None:
+            find = FindCoordinatorRequest(key_type=1, coordinator_keys=[transactional_id])
+            wire.call(find, FindCoordinatorResponse, 4)
+        controller = broker.broker.changes.controller
+        assert controller is not None
+
+        async def resigned() -> range:
+            raise ProtocolError(ErrorCode.NOT_CONTROLLER, "The controller resigned.")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(controller, "allocate_producer_ids", resigned)
+            answer = ask(wire, transactional_id=transactional_id)
+            assert answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert ask(wire, transactional_id=transactional_id).error_code == 0

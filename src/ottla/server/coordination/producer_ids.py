@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from ottla.protocol.errors import ErrorCode, ProtocolError
+
 
 class ProducerIds:
     """Gives each caller an id that nobody else ever got.
@@ -19,11 +21,18 @@ class ProducerIds:
         self._lock = asyncio.Lock()
 
     async def next(self) -> int:
+        """ProtocolError with what producers are to be told, if there is none at the moment."""
         for producer_id in self._block:
             return producer_id
         async with self._lock:
             # Somebody else may have brought a new block while this one waited.
             for producer_id in self._block:
                 return producer_id
-            self._block = iter(await self._allocate())
+            try:
+                self._block = iter(await self._allocate())
+            except ProtocolError as error:
+                # What a controller says is nothing that all producers know to repeat. This is what
+                # Kafka says when its ids have run out for a moment.
+                code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+                raise ProtocolError(code, error.message) from error
             return next(self._block)
