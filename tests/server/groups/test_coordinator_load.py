@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from server_kit.broker_thread import BrokerThread
 from server_kit.calls import create_topic, fresh_name
 
 from ottla.coordinator.groups.shard import GroupShard
-from ottla.protocol.errors import ErrorCode
+from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -62,6 +64,25 @@ def test_a_replay_that_raises(start_broker, monkeypatch: pytest.MonkeyPatch) -> 
     while (code := told()) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
         pass
     assert code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize("key_type", [0, 1])
+def test_a_coordinator_whose_topic_cannot_be_made_yet(
+    start_broker: Callable[..., BrokerThread], monkeypatch: pytest.MonkeyPatch, key_type: int
+) -> None:
+    """Every client looks for it again."""
+    broker = start_broker()
+    controller = broker.broker.changes.controller
+    assert controller is not None
+
+    async def resigned(_: object) -> list[object]:
+        raise ProtocolError(ErrorCode.NOT_CONTROLLER, "The controller resigned.")
+
+    monkeypatch.setattr(controller, "create_topics", resigned)
+    find = FindCoordinatorRequest(key_type=key_type, coordinator_keys=["mine"])
+    with broker.wire() as wire:
+        (found,) = wire.call(find, FindCoordinatorResponse, 4).coordinators
+        assert found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 def test_only_names_of_usual_length_are_remembered() -> None:

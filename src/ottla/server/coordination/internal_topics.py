@@ -21,7 +21,11 @@ async def ensure_internal_topic(broker: Broker, name: str) -> None:
     """Create the topic unless it is there. ProtocolError says why it could not be."""
     if name in broker.image.topics:
         return
-    (result,) = await broker.changes.create_topics([_internal_topic(broker, name)])
+    try:
+        (result,) = await broker.changes.create_topics([_internal_topic(broker, name)])
+    except ProtocolError as error:
+        # Of the controller, which clients do not ask here.
+        raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from error
     if result.error is not None and result.error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
         raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, result.error.message)
 
