@@ -122,8 +122,9 @@ def verify(
         then(dict.fromkeys(partitions, ErrorCode.NONE))
         return
     if broker.transactions.partition_for(transactional_id) is None:
-        # Nobody ever had a transactional id.
-        then(dict.fromkeys(partitions, ErrorCode.INVALID_PRODUCER_ID_MAPPING))
+        # It may have been made for this very producer, and this broker not have heard of it.
+        code = answer_code(ErrorCode.COORDINATOR_NOT_AVAILABLE, client)
+        then(dict.fromkeys(partitions, code))
         return
     deadline = broker.loop.time() + PATIENCE_SECONDS
 
