@@ -440,6 +440,8 @@ class GroupShard:
     def loaded(self, now: Instant) -> Effects:
         interval = self.settings.offsets_retention_check_interval_ms
         self.timers.set(self._expiry, now.monotonic + interval)
+        # It was not told of those that were created meanwhile.
+        self._consumer.changes.topics_created_at = self.metadata.version
         effects = Effects()
         for group in self.groups.values():
             if isinstance(group, ClassicGroup):

@@ -58,6 +58,22 @@ def test_patterns_go_on_being_resolved_after_the_clock_was_set_back() -> None:
     assert group_of(machine).patterns["[tuv]"].topics == {"t", "u", "v"}
 
 
+def test_a_topic_that_comes_while_its_coordinator_loads_is_found_by_patterns() -> None:
+    machine = Machine()
+    target = MachineTarget(machine)
+    play(target, "a: beat id='a' pattern=[tuv] -> NONE 'a' epoch=1 []")
+    play(target, "a: beat id='a' epoch=1 -> NONE 'a' epoch=2 [t:0,1,2 u:0]")
+    machine.run(machine.shard.unloaded())
+    machine.shard = machine.replayed()
+    # Changes are told to shards that are loaded.
+    machine.topics.create("v", 1)
+    machine.run(machine.shard.loaded(machine.now))
+    machine.advance(PATTERN_REFRESH_AT_LEAST_MS + 1)
+    play(target, "a: beat id='a' epoch=2 -> NONE 'a' epoch=2")
+    play(target, "a: beat id='a' epoch=2 -> NONE 'a' epoch=3 ...")
+    assert group_of(machine).patterns["[tuv]"].topics == {"t", "u", "v"}
+
+
 def test_a_topic_that_comes_to_be_is_assigned() -> None:
     machine = Machine()
     play(MachineTarget(machine), "a: beat id='a' topics=v -> NONE 'a' epoch=2 []")
