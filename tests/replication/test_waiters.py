@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ottla.protocol.errors import ErrorCode
 from ottla.replication.waiters import OffsetWaiters
 
@@ -41,6 +43,23 @@ def test_failure_reaches_everybody_once() -> None:
         (5, ErrorCode.NOT_LEADER_OR_FOLLOWER),
         (9, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     ]
+
+
+def test_a_mistake_with_one_is_not_paid_for_by_the_others() -> None:
+    called = Called()
+    called.wait(5)
+
+    def mistake(_: ErrorCode) -> None:
+        raise ZeroDivisionError
+
+    called.waiters.add(5, mistake)
+    called.wait(6)
+    called.wait(9)
+    with pytest.raises(ZeroDivisionError):
+        called.waiters.advance(6)
+    assert called.said == [(5, ErrorCode.NONE), (6, ErrorCode.NONE)]
+    called.waiters.advance(9)
+    assert called.said[2:] == [(9, ErrorCode.NONE)]
 
 
 def test_whoever_gave_up_is_not_called() -> None:

@@ -58,5 +58,11 @@ class OffsetWaiters:
     def _call(self, count: int, code: ErrorCode) -> None:
         # Taken out before they are called: who is called may add new ones.
         called, self.waiting = self.waiting[:count], self.waiting[count:]
+        mistake: Exception | None = None
         for waiter in called:
-            waiter.reached(code)
+            try:
+                waiter.reached(code)
+            except Exception as error:  # noqa: BLE001 - raised when all of them were told
+                mistake = mistake or error
+        if mistake is not None:
+            raise mistake
