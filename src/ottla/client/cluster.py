@@ -560,6 +560,11 @@ class Cluster:
         self._begin_upkeep()
         self.request_refresh(*self._watched)
 
+    def watch_also(self, topics: Iterable[str]) -> None:
+        """Keep these topics up to date as well, until others are watched."""
+        self._watched.update(topics)
+        self._begin_upkeep()
+
     def on_refresh(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call the listener after every refresh; what is returned ends that."""
         self._listeners.append(listener)

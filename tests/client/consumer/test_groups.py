@@ -231,6 +231,25 @@ def test_a_static_member_comes_back_to_its_own(admin: Admin, topic: str, make: M
     assert len(two.assignment) == 1
 
 
+def test_partitions_that_are_added_are_shared_out(
+    bootstrap: str, admin: Admin, topic: str, make: Make
+) -> None:
+    """Also those of a topic that only another member subscribes to."""
+    other = f"{topic}-other"
+    for name in (topic, other):
+        admin.create_topic(name)
+    options = {"metadata.max.age.ms": 200}
+    leader, member = make(**options), make(**options)
+    leader.subscribe(topic)
+    member.subscribe(other)
+    until(lambda: leader.assignment == places(topic, 1), polling=(leader, member))
+    until(lambda: member.assignment == places(other, 1), polling=(leader, member))
+    admin.create_partitions(topic, 3)
+    until(lambda: leader.assignment == places(topic, 3), polling=(leader, member))
+    admin.create_partitions(other, 2)
+    until(lambda: member.assignment == places(other, 2), polling=(leader, member))
+
+
 def test_topics_by_pattern(bootstrap: str, admin: Admin, topic: str, make: Make) -> None:
     admin.create_topic(f"{topic}-a")
     consumer = make(**{"metadata.max.age.ms": 200})

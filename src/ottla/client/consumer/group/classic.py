@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from ottla.client.consumer.group.assignors import (
@@ -27,6 +27,7 @@ from ottla.client.errors import (
     TimedOut,
     broker_error,
 )
+from ottla.client.metadata import TopicInfo
 from ottla.client.positions import TopicPartition
 from ottla.client.spreading import by_topic
 from ottla.protocol.errors import ErrorCode, error_code
@@ -72,6 +73,11 @@ _JOIN_SPARE: Final = 5.0
 class ClassicMembership(Membership):
     """A consumer's membership in a group by the classic protocol."""
 
+    # As leader: the topics that somebody subscribes to, and how many partitions were shared out of
+    # those that there were. None: another one leads.
+    _wanted: frozenset[str] = frozenset()
+    _shared_out: Mapping[str, int] | None = None
+
     async def run(self) -> None:
         self._assignors = _assignor_names(self.settings.assignment_strategies)
         self._cooperative = all(name in COOPERATIVE for name in self._assignors)
@@ -109,7 +115,8 @@ class ClassicMembership(Membership):
         self.epoch = joined.generation_id
         self._topics_of_join = self._topics
         shares: Shares = {}
-        if joined.leader == joined.member_id and not joined.skip_assignment:
+        self._shared_out = None
+        if joined.leader == joined.member_id:
             shares = await self._share_out(joined)
         synced = await self._sync(joined, shares)
         code = error_code(synced.error_code)
@@ -174,12 +181,20 @@ class ClassicMembership(Membership):
             for each in joined.members
         ]
         counts: dict[str, int] = {}
-        wanted = sorted(set().union(*(member.topics for member in members)))
-        for topic in wanted:
+        self._wanted = frozenset[str]().union(*(member.topics for member in members))
+        self.cluster.watch_also(self._wanted)
+        for topic in sorted(self._wanted):
+            info: TopicInfo | None
             try:
-                counts[topic] = len((await self.cluster.topic(topic)).partitions)
+                info = await self.cluster.topic(topic)
             except OttlaError as error:
                 logger.info("group '%s': %s", self.group, error)
+                info = self.cluster.metadata.topics.get(topic)  # as it was last known
+            if info is not None:
+                counts[topic] = len(info.partitions)
+        self._shared_out = counts
+        if joined.skip_assignment:
+            return {}  # a static leader that is back
         assignor = ASSIGNORS.get(joined.protocol_name or "")
         if assignor is None:
             raise broker_error(
@@ -212,9 +227,9 @@ class ClassicMembership(Membership):
 
     async def _stay(self) -> None:
         """Send heartbeats until there is a reason to join again."""
-        while self._topics == self._topics_of_join and not self.poll_is_overdue:
+        while not self._has_reason_to_join and not self.poll_is_overdue:
             await self.wait(self.settings.heartbeat_interval)
-            if self._topics != self._topics_of_join:
+            if self._has_reason_to_join:
                 return
             request = HeartbeatRequest(
                 group_id=self.group,
@@ -241,6 +256,18 @@ class ClassicMembership(Membership):
                 self._forget()
                 return
             self._raise_for(answer.error_code)
+
+    @property
+    def _has_reason_to_join(self) -> bool:
+        """Whether another subscription is to be told, or there is more to be shared out: only the leader
+        of the group can see that."""
+        if self._topics != self._topics_of_join:
+            return True
+        known, shared_out = self.cluster.metadata.topics, self._shared_out
+        return shared_out is not None and any(
+            len(known[topic].partitions) > shared_out.get(topic, 0)
+            for topic in self._wanted & known.keys()
+        )
 
     def _forget(self) -> None:
         """The group has gone on without this member: it joins as a new one."""
