@@ -273,6 +273,25 @@ def test_whoever_does_not_come_back_is_left_out(admin: Admin, topic: str, make: 
     until(lambda: len(sleeper.assignment) == len(awake.assignment) == 1, polling=(awake, sleeper))
 
 
+def test_whoever_cannot_leave_comes_back_all_the_same(
+    admin: Admin, topic: str, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its coordinator was away when it had not asked for records for too long."""
+    admin.create_topic(topic)
+    sleeper = make(**{"max.poll.interval.ms": 1000})
+    sleeper.subscribe(topic)
+    until(lambda: sleeper.assignment == places(topic, 1), polling=(sleeper,))
+
+    async def away(_: object) -> None:
+        raise TimedOut("LeaveGroup was not done in time")
+
+    with monkeypatch.context() as patched:
+        for kind in (ClassicMembership, NextGenerationMembership):
+            patched.setattr(kind, "leave", away)
+        until(lambda: not sleeper.assignment)
+        until(lambda: sleeper.assignment == places(topic, 1), polling=(sleeper,))
+
+
 def test_the_best_protocol_there_is(
     bootstrap: str, kind: str, admin: Admin, topic: str, group: str
 ) -> None:

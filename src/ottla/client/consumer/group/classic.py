@@ -288,7 +288,7 @@ class ClassicMembership(Membership):
         )
         self.lose_all()
         if self.instance_id is None and self.member_id:
-            await self.leave()
+            await self.leave_if_possible()
         self.member_id = ""
         self.epoch = _NO_GENERATION
         while self.poll_is_overdue:

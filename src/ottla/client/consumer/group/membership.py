@@ -101,11 +101,7 @@ class Membership:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
         if self.epoch >= 0 and self.member_id:
-            try:
-                async with asyncio.timeout(_LEAVE_PATIENCE):
-                    await self.leave()
-            except (OttlaError, TimeoutError) as error:
-                logger.info("leaving group '%s' failed: %s", self.group, error)
+            await self.leave_if_possible()
 
     def end_with(self, task: asyncio.Task[None]) -> None:
         """End the membership with what a task has raised, if it has."""
@@ -136,6 +132,14 @@ class Membership:
 
     async def leave(self) -> None:
         raise NotImplementedError
+
+    async def leave_if_possible(self) -> None:
+        """Tell the coordinator, if it is there: it will notice in the end."""
+        try:
+            async with asyncio.timeout(_LEAVE_PATIENCE):
+                await self.leave()
+        except (OttlaError, TimeoutError) as error:
+            logger.info("leaving group '%s' failed: %s", self.group, error)
 
     # For the subclasses
 

@@ -195,7 +195,7 @@ class NextGenerationMembership(Membership):
             self.settings.max_poll_interval,
         )
         self.lose_all()
-        await self.leave()
+        await self.leave_if_possible()
         while self.poll_is_overdue:
             await self.wait(self.settings.max_poll_interval)
         self._begin_anew()
