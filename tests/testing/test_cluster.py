@@ -234,6 +234,14 @@ def test_a_folder_without_a_cluster(tmp_path: Path) -> None:
         LocalCluster(tmp_path).start()
 
 
+@pytest.mark.parametrize("name", ["meta.properties", "metadata.db"])
+def test_the_data_folder_of_a_broker_is_no_folder_for_a_cluster(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    with pytest.raises(ClusterError, match="is the data folder of a broker: give the cluster"):
+        LocalCluster(tmp_path).start()
+    assert [each.name for each in tmp_path.iterdir()] == [name]
+
+
 def neighbouring_ports() -> int:
     """The middle one of three ports that are free, and that no test beside this one is given: ports
     that the system chooses are above these."""

@@ -47,6 +47,8 @@ _KILL_TIMEOUT: Final = 10.0
 _FORGET_TIMEOUT: Final = 30.0
 _FORGET_PAUSE: Final = 0.2
 _NOT_REGISTERED: Final = 102  # BROKER_ID_NOT_REGISTERED
+# Each of them says that a folder is a broker's.
+_IN_DATA_FOLDERS: Final = ("meta.properties", "metadata.db")
 # Settings in which brokers of one cluster differ, or that are the cluster's own.
 _NOT_FOR_ALL: Final = ("node.id", "broker.id", "log.dir", "log.dirs", "zookeeper.connect")
 
@@ -208,6 +210,14 @@ class LocalCluster:
             self._start_brokers(state, [number])
             return number
 
+    def _require_own_folder(self) -> None:
+        """A broker would take the folders of others in its own, `broker-N`, for logs of a topic."""
+        if any((self.folder / name).exists() for name in _IN_DATA_FOLDERS):
+            raise ClusterError(
+                f"{self.folder} is the data folder of a broker: give the cluster a folder of its own "
+                "(--data)"
+            )
+
     def _require_common_settings(self) -> None:
         for name in _NOT_FOR_ALL:
             if name in self._settings:
@@ -224,6 +234,7 @@ class LocalCluster:
             broker_config({**remembered, **self._settings})
 
     def _new_state(self, brokers: int | None = None) -> ClusterState:
+        self._require_own_folder()
         self._require_common_settings()
         self._require_valid_settings({})
         count = BROKERS if self._brokers is None else self._brokers
