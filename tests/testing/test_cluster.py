@@ -139,6 +139,22 @@ def test_brokers_are_stopped_added_and_removed(cluster: LocalCluster) -> None:
         cluster.remove(3)
 
 
+def test_a_broker_that_the_others_could_not_be_told_of_can_be_removed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(*_: object) -> None:
+        raise ClusterError("nobody answers")
+
+    cluster = make(tmp_path / "cluster", 2, zookeeper=f"{HOST}:1/path")
+    cluster.start([])
+    with monkeypatch.context() as silent:
+        silent.setattr(LocalCluster, "_unregister", unreachable)
+        with pytest.raises(ClusterError, match="nobody answers"):
+            cluster.remove(2, force=True)
+    cluster.remove(2, force=True)
+    assert sorted(cluster.state.brokers) == [1]
+
+
 def test_a_broker_that_holds_replicas_is_not_removed(cluster: LocalCluster) -> None:
     cluster.stop([2])
     with Admin(cluster.bootstrap) as admin:

@@ -461,9 +461,11 @@ class LocalCluster:
                     )
             self._end({str(broker): server}, signal.SIGTERM, STOP_TIMEOUT)
             files = self.data_path(broker)
+            self._save(state)
+            # First, so that it can be done again if it fails: nobody else would have them forget it.
+            self._unregister(broker, state)
             del state.brokers[broker]
             self._save(state)
-            self._unregister(broker, state)
             return files
 
     def _unregister(self, broker: int, state: ClusterState) -> None:
@@ -489,7 +491,8 @@ class LocalCluster:
                     time.sleep(_FORGET_PAUSE)
         except OttlaError as error:
             raise ClusterError(
-                f"broker {broker} was removed, but the others still know of it: {error}"
+                f"broker {broker} was stopped, but the others still know of it: {error}; remove it "
+                "once more"
             ) from error
         finally:
             admin.close()
