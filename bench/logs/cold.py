@@ -22,7 +22,7 @@ otherwise:
 - threads: threads of the broker have the ranges read
 - not ahead: what follows is read when it is asked for
 - all at once: a range is sent as far as its socket takes it, whoever waits
-- among others: who reads old data is served when his turn comes, as everybody is
+- among others: a reader of old data is served in its turn, as all others are
 - unbounded: readers get as much as they can take
 """
 

@@ -179,7 +179,7 @@ async def test_a_bounded_read_ends_behind_records_that_are_not_to_be_seen() -> N
 
 
 async def test_a_bounded_read_of_a_broker_that_throttles() -> None:
-    """It answers with nothing, at once, to whoever is over his quota."""
+    """It answers with nothing, at once, to a client that is over its quota."""
     async with two_replicas(at_once=2) as world:
         world.append(6)
         throttled: list[Fetched] = []

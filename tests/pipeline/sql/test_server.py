@@ -86,7 +86,7 @@ def await_end(pid: int) -> None:
     deadline = time.monotonic() + 60
     while Path(f"/proc/{pid}").exists():
         status = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        if status == "Z":  # whoever reaps orphans here takes his time
+        if status == "Z":  # orphans are reaped here after a while
             return
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Buffers that are used again, but never while anybody sees them, however he came by them."""
+"""Buffers that are used again, but never while a view of them is left, however it was had."""
 
 from __future__ import annotations
 

@@ -418,7 +418,7 @@ class World:
                 self.controller.silent_until[broker.id] = self.now + chance.randint(1, 1500)
 
     def move(self) -> None:
-        """Somebody moves a partition, or changes his mind."""
+        """Somebody moves a partition, or takes the move back."""
         chance = self.chance
         index = chance.randrange(len(self.keys))
         if chance.random() < 0.25:

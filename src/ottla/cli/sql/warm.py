@@ -13,7 +13,7 @@ the folder a command was started in, or is a job that goes on for days, is not a
 On the socket each message is a line of JSON. A request is a Question, {"columns": topic, "options": …},
 {"syntax": statement} or {"stop": true}. The answers are {"table": [columns, rows]}, {"lines": […]},
 {"live": [columns, rows]} and {"note": text}, and at the end {"failed": sentence}, {"refused": true} or
-{"done": pid, "rows": count}. Whoever asks says by the end of his stream that he has enough.
+{"done": pid, "rows": count}. The command that asks says by the end of its stream that it has enough.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class Cursor:
 
     @property
     def walk(self) -> Walk | None:
-        """The walk, for somebody who goes on with it in his own way; None if it is a batch ahead."""
+        """The walk, for a reader that goes on by itself; None if it is a batch ahead."""
         return None if self._ended or self._ahead is not None else self._walk
 
     def took(self, last_start: int) -> None:

@@ -3,7 +3,7 @@
 Fresh memory is dear: the kernel maps and clears it page by page, and the processor's cache does not have
 it. A buffer comes back when the last view of it is gone, wherever that was held: by a column that a user
 has, a batch that waits for its acknowledgement or for another attempt, a request that timed out, or a
-connection that has still to send it. Nobody has to say that he is done with it, so nobody can say so
+connection that has still to send it. Nobody has to say that it is no longer needed, so nobody can say so
 too early.
 """
 

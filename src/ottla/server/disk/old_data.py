@@ -3,7 +3,7 @@
 Somebody who reads a backlog asks for a megabyte at a time, one after the other, as fast as the disk
 gives it, and for each the loop is busy with `sendfile` for the better part of a millisecond. So what
 came from the disk is sent in small pieces, one in a turn of the loop, whoever's it is. What comes from
-such a reader is served after what comes from others (see network/loop.py): each request of his is some
+such a reader is served after what comes from others (see network/loop.py): each of its requests is some
 hundred microseconds of work, which is better not done for several of them before a producer is served.
 And while producers write, readers of old data together get a share of the loop's time. With no producer,
 or with room left in the share, nobody waits. (`python -m bench cold` measures it.)
