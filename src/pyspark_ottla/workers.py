@@ -27,8 +27,8 @@ def plain_errors(method: Callable[_Parameters, _Result]) -> Callable[_Parameters
     """Decorate a method that Spark calls: users see our exceptions as a sentence, without a stack.
 
     The message says what is wrong and what to do; the dozens of lines of Python's stack that Spark puts
-    before it are of no use to them. Other exceptions keep theirs. (The worker ends with the exception, so
-    that what is set here concerns nobody else.)
+    before it are of no use to them. Other exceptions keep theirs. (The worker ends with the exception,
+    so that what is set here concerns nobody else.)
     """
     if inspect.isgeneratorfunction(method):
         generator: Any = method

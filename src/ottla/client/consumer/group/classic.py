@@ -227,9 +227,9 @@ class ClassicMembership(Membership):
 
     async def _stay(self) -> None:
         """Send heartbeats until there is a reason to join again."""
-        while not self._has_reason_to_join and not self.poll_is_overdue:
+        while not self._has_reason_to_join() and not self.poll_is_overdue:
             await self.wait(self.settings.heartbeat_interval)
-            if self._has_reason_to_join:
+            if self._has_reason_to_join():
                 return
             request = HeartbeatRequest(
                 group_id=self.group,
@@ -257,7 +257,6 @@ class ClassicMembership(Membership):
                 return
             self._raise_for(answer.error_code)
 
-    @property
     def _has_reason_to_join(self) -> bool:
         """Whether another subscription is to be told, or there is more to be shared out: only the leader
         of the group can see that."""
