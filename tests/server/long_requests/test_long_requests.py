@@ -59,7 +59,10 @@ def ready(inside: BrokerThread) -> BrokerThread:
 
 
 # Each way of working in slices is in `make test`, and every request in `make test-long`.
-SHORTLY = {"Metadata", "Fetch", "OffsetCommit", "CreateTopics", "DescribeGroups", "ListGroups"}
+SHORTLY = {
+    "Metadata", "Fetch", "OffsetCommit", "DeleteRecordsAt", "CreateTopics", "DescribeGroups",
+    "ListGroups",
+}  # fmt: skip
 
 
 def one_of(names: Iterable[str]) -> pytest.MarkDecorator:

@@ -17,14 +17,17 @@ from ottla import turns
 from ottla.protocol.message import Message
 from ottla.protocol.messages import (
     add_partitions_to_txn,
+    alter_client_quotas,
     alter_partition,
     alter_partition_reassignments,
+    alter_user_scram_credentials,
     consumer_group_describe,
     consumer_group_heartbeat,
     create_acls,
     create_topics,
     delete_groups,
     delete_records,
+    delete_records_at,
     delete_topics,
     describe_client_quotas,
     describe_configs,
@@ -228,6 +231,20 @@ def _add_partitions_request(count: int) -> Message:
     )
 
 
+def _marks_request(count: int) -> Message:
+    deleted = delete_records_at.DeletedRange
+    partitions = [
+        delete_records_at.DeleteRecordsAtPartition(
+            partition_index=each,
+            # Of one partition, very many that cannot be had.
+            ranges=[deleted(first_offset=9, last_offset=9)] * (count if not each else 1),
+        )
+        for each in range(count)
+    ]
+    topic = delete_records_at.DeleteRecordsAtTopic(name=T, partitions=partitions)
+    return delete_records_at.DeleteRecordsAtRequest(topics=[topic], timeout_ms=1000)
+
+
 def _markers_request(count: int) -> Message:
     return write_txn_markers.WriteTxnMarkersRequest(
         markers=[
@@ -259,6 +276,25 @@ def _alter_request(count: int) -> Message:
             )
             for each in range(count)
         ]
+    )
+
+
+def _quotas_request(count: int) -> Message:
+    entity = alter_client_quotas.EntityDataRequest
+    return alter_client_quotas.AlterClientQuotasRequest(
+        entries=[
+            alter_client_quotas.EntryDataRequest(
+                entity=[entity(entity_type="user", entity_name=each)], ops=[]
+            )
+            for each in _names(count)
+        ]
+    )
+
+
+def _passwords_request(count: int) -> Message:
+    gone = alter_user_scram_credentials.ScramCredentialDeletion
+    return alter_user_scram_credentials.AlterUserScramCredentialsRequest(
+        deletions=[gone(name=each, mechanism=1) for each in _names(count)]
     )
 
 
@@ -326,6 +362,7 @@ LONG: dict[str, Long] = {
     "LeaveGroup": (_leave_group_request, leave_group.LeaveGroupResponse, 3),
     "OffsetFetch": (_offset_fetch_request, offset_fetch.OffsetFetchResponse, 5),
     "DeleteRecords": (_delete_records_request, delete_records.DeleteRecordsResponse, 1),
+    "DeleteRecordsAt": (_marks_request, delete_records_at.DeleteRecordsAtResponse, 1),
     "OffsetForLeaderEpoch": (
         _epochs_request,
         offset_for_leader_epoch.OffsetForLeaderEpochResponse,
@@ -347,6 +384,12 @@ LONG: dict[str, Long] = {
         _alter_request,
         incremental_alter_configs.IncrementalAlterConfigsResponse,
         1,
+    ),
+    "AlterClientQuotas": (_quotas_request, alter_client_quotas.AlterClientQuotasResponse, 0),
+    "AlterUserScramCredentials": (
+        _passwords_request,
+        alter_user_scram_credentials.AlterUserScramCredentialsResponse,
+        0,
     ),
     "DescribeConfigs": (_describe_configs_request, describe_configs.DescribeConfigsResponse, 4),
     "DescribeTopicPartitions": (

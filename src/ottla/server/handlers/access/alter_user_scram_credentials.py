@@ -8,6 +8,7 @@ Versions: v0
 
 from __future__ import annotations
 
+from ottla.protocol.errors import ProtocolError
 from ottla.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -15,23 +16,42 @@ from ottla.protocol.messages.alter_user_scram_credentials import (
 )
 from ottla.server.api import Request, handles
 from ottla.server.failures import error_message
+from ottla.server.portions import one_by_one, portions
+from ottla.server.turns import Turns, in_turns
 
 
 @handles(AlterUserScramCredentialsRequest, versions=(0, 0), by_controller=True)
 async def alter_user_scram_credentials(
     request: Request[AlterUserScramCredentialsRequest],
 ) -> AlterUserScramCredentialsResponse:
-    from ottla.cluster.decisions.users import ScramChange  # not at the start of a broker
+    from ottla.cluster.decisions.users import (
+        ScramChange,
+        UserResult,
+    )  # not at the start of a broker
 
-    message = request.message
-    changes = [ScramChange(each.name, each.mechanism) for each in message.deletions]
-    changes += [
-        ScramChange(each.name, each.mechanism, each.iterations, each.salt, each.salted_password)
-        for each in message.upsertions
-    ]
-    results = await request.broker.controller.alter_scram(changes)
-    return AlterUserScramCredentialsResponse(
-        results=[
+    response = AlterUserScramCredentialsResponse()
+    turns = Turns()
+    changes: list[ScramChange] = []
+    for gone in request.message.deletions:
+        changes.append(ScramChange(gone.name, gone.mechanism))
+        await turns.pause()
+    for each in request.message.upsertions:
+        changes.append(
+            ScramChange(each.name, each.mechanism, each.iterations, each.salt, each.salted_password)
+        )
+        await turns.pause()
+    found = await in_turns(
+        portions(changes, lambda one: (one.user, one.mechanism), lambda one: one.user)
+    )
+    for some in one_by_one(found):
+        try:
+            results = await request.broker.controller.alter_scram(some)
+        except ProtocolError as error:
+            refusal = error.with_traceback(None)
+            results = [
+                UserResult(user, refusal) for user in dict.fromkeys(one.user for one in some)
+            ]
+        response.results += [
             AlterUserScramCredentialsResult(
                 user=each.user,
                 error_code=0 if each.error is None else each.error.code,
@@ -39,4 +59,5 @@ async def alter_user_scram_credentials(
             )
             for each in results
         ]
-    )
+        await turns.pause()
+    return response

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -39,7 +39,7 @@ from ottla.record.errors import InvalidBatch
 from ottla.replication.partition import Role
 from ottla.server.api import Request, handles
 from ottla.server.failures import error_code, error_message
-from ottla.server.turns import Turns
+from ottla.server.turns import Steps, Turns, emptied, in_order, in_turns
 from ottla.storage.errors import NotInMemory, StorageError
 from ottla.storage.log.producer_state import Origin
 from ottla.storage.log.targets import check_bounds, check_records, not_deleted
@@ -47,12 +47,16 @@ from ottla.storage.log.targets import check_bounds, check_records, not_deleted
 if TYPE_CHECKING:
     from ottla.record.offset_set import OffsetRange
     from ottla.replication.partition import Appended, Partition
+    from ottla.replication.waiters import OffsetWaiter
     from ottla.server.broker import Broker
     from ottla.server.disk.lanes import Batches
 
 # A mark that is no larger is made, taken in and read in a millisecond or two, and costs a tenth more
 # bytes than one of any size.
 RANGES_IN_A_MARK = 512
+# Partitions that are looked at, and marked, at the same time: each may use up a slice in a turn of the
+# loop.
+_AT_ONCE = 8
 
 # Held by the request that marks records of a partition: by broker, topic and number. A lock that nobody
 # holds or waits for is gone.
@@ -63,15 +67,19 @@ _under_way: WeakValueDictionary[tuple[int, str, int], asyncio.Lock] = WeakValueD
 async def delete_records_at(
     request: Request[DeleteRecordsAtRequest],
 ) -> DeleteRecordsAtResponse:
-    message = request.message
+    message, loop = request.message, request.broker.loop
+    deadline = loop.time() + message.timeout_ms / 1000
     response = DeleteRecordsAtResponse(topics=[])
+    turns = Turns()
     wanted: dict[tuple[str, bytes, int], list[DeletedRange]] = {}
     for topic in message.topics:
         for each in topic.partitions:
             key = topic.name, topic.topic_id, each.partition_index
             wanted.setdefault(key, []).extend(each.ranges)
+            await turns.pause()
+        await turns.pause()
     answers: dict[str, DeleteRecordsAtTopicResult] = {}
-    work = []
+    work: list[tuple[_Deletion, str, list[DeletedRange]]] = []
     for (name, topic_id, index), ranges in wanted.items():
         topic_answer = answers.get(name)
         if topic_answer is None:
@@ -80,18 +88,48 @@ async def delete_records_at(
         answer = DeleteRecordsAtPartitionResult(partition_index=index)
         topic_answer.partitions.append(answer)
         deletion = _Deletion(request.broker, topic_id, message.skip_deleted, answer)
-        if message.validate_only:
-            work.append(deletion.validate(name, ranges))
-        else:
-            work.append(deletion.run(name, ranges, message.timeout_ms / 1000))
-    await asyncio.gather(*work)
+        work.append((deletion, name, ranges))
+        await turns.pause()
+    await _work_on(work, message.validate_only)
+    unfinished: list[_Deletion] = []
+    for deletion, _, _ in work:
+        if deletion.committed is not None:
+            unfinished.append(deletion)
+        await turns.pause()
+    if unfinished:
+        waiting = [each.committed for each in unfinished if each.committed is not None]
+        await asyncio.wait(waiting, timeout=max(0.0, deadline - loop.time()))
+        for deletion in unfinished:
+            deletion.conclude()
+            await turns.pause()
+    await in_turns(emptied(work))
+    await in_turns(emptied(wanted))
     return response
+
+
+async def _work_on(
+    work: Sequence[tuple[_Deletion, str, list[DeletedRange]]], validate_only: bool
+) -> None:
+    """Do what is asked of each partition, some at the same time: one may wait for a slow disk."""
+    left = iter(work)
+    # Many partitions are over within a slice.
+    turns = Turns()
+
+    async def work_on_some() -> None:
+        for deletion, topic, ranges in left:
+            if validate_only:
+                await deletion.validate(topic, ranges, turns)
+            else:
+                await deletion.mark(topic, ranges, turns)
+            await turns.pause()
+
+    await asyncio.gather(*(work_on_some() for _ in range(min(_AT_ONCE, len(work)))))
 
 
 class _Deletion:
     """What a request asks of one partition."""
 
-    __slots__ = ("_answer", "_broker", "_skip_deleted", "_topic_id")
+    __slots__ = ("_answer", "_broker", "_skip_deleted", "_topic_id", "_waits_on", "committed")
 
     def __init__(
         self,
@@ -104,17 +142,21 @@ class _Deletion:
         self._topic_id = topic_id
         self._skip_deleted = skip_deleted
         self._answer = answer
+        # Done when what was marked is on all in-sync replicas, or will not be; None: not waited for.
+        self.committed: asyncio.Future[ErrorCode] | None = None
+        self._waits_on: tuple[Partition, OffsetWaiter] | None = None
 
-    async def validate(self, topic: str, wanted: Sequence[DeletedRange]) -> None:
+    async def validate(self, topic: str, wanted: Sequence[DeletedRange], turns: Turns) -> None:
         answer = self._answer
         try:
             partition = self._partition(topic)
-            answer.deleted = sum(b - a for a, b in await self._checked(partition, wanted))
+            answer.deleted = sum(b - a for a, b in await self._checked(partition, wanted, turns))
         except (ProtocolError, StorageError, InvalidBatch, OSError) as error:
             answer.error_code = error_code(error)
             answer.error_message = error_message(error)
 
-    async def run(self, topic: str, wanted: Sequence[DeletedRange], timeout: float) -> None:
+    async def mark(self, topic: str, wanted: Sequence[DeletedRange], turns: Turns) -> None:
+        """Append the marks. Whether they are committed is waited for until `conclude`."""
         answer = self._answer
         try:
             partition = self._partition(topic)
@@ -122,7 +164,7 @@ class _Deletion:
             # One request after the other: what was found undeleted is so until it is marked.
             key = id(self._broker), topic, answer.partition_index
             async with _under_way.setdefault(key, asyncio.Lock()):
-                end_offset = await self._mark_all(partition, wanted)
+                end_offset = await self._mark_all(partition, wanted, turns)
             if partition.role is not Role.LEADER or partition.leader_epoch != term:
                 # Others may have been elected meanwhile, who do not have the marks.
                 raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -132,7 +174,7 @@ class _Deletion:
                 uncommitted = deletions.uncommitted_end(partition.log.high_watermark)
                 end_offset = max(end_offset, uncommitted)
             if end_offset >= 0:
-                await self._committed(partition, end_offset, timeout)
+                self._wait(partition, end_offset)
         except (ProtocolError, StorageError, InvalidBatch, OSError) as error:
             answer.error_code = error_code(error)
             answer.error_message = error_message(error)
@@ -154,14 +196,15 @@ class _Deletion:
             raise ProtocolError(ErrorCode.OFFSET_NOT_AVAILABLE)
         return partition
 
-    async def _mark_all(self, partition: Partition, wanted: Sequence[DeletedRange]) -> int:
+    async def _mark_all(
+        self, partition: Partition, wanted: Sequence[DeletedRange], turns: Turns
+    ) -> int:
         """Append the marks, once all that is wanted was looked at; where the last ends, -1 if there was
         nothing to mark."""
-        ranges = await self._checked(partition, wanted)
+        ranges = await self._checked(partition, wanted, turns)
         end_offset = -1
         largest = min(partition.config.max_message_bytes, partition.config.segment_bytes)
         at_once = max(1, min(RANGES_IN_A_MARK, (largest - MARK_OVERHEAD) // LARGEST_RANGE))
-        turns = Turns()
         for first in range(0, len(ranges), at_once):
             await turns.pause()
             appended = await self._mark(partition, ranges[first : first + at_once])
@@ -169,15 +212,15 @@ class _Deletion:
         return end_offset
 
     async def _checked(
-        self, partition: Partition, wanted: Sequence[DeletedRange]
+        self, partition: Partition, wanted: Sequence[DeletedRange], turns: Turns
     ) -> list[OffsetRange]:
         """The ranges to mark, in order, without those that overlap; nothing has changed so far."""
         log = partition.log
         log.check_online()
-        turns = Turns()
         ranges: list[OffsetRange] = []
         known = -1  # records are there up to this offset, of those that were looked at last
-        for start, end in sorted((each.first_offset, each.last_offset + 1) for each in wanted):
+        for start, end in await in_turns(_sorted(wanted)):
+            await turns.pause()
             check_bounds(log, start, end)
             if ranges and start < ranges[-1][1]:
                 start = ranges[-1][1]
@@ -191,7 +234,6 @@ class _Deletion:
                     except NotInMemory as missing:
                         await self._broker.reads.load(missing, HEADER_CHUNK)
                     await turns.pause()
-                await turns.pause()
                 if ranges and ranges[-1][1] == low:
                     low = ranges.pop()[0]
                 ranges.append((low, high))
@@ -248,24 +290,40 @@ class _Deletion:
         _, _, _, end_offset, _ = result
         return end_offset
 
-    async def _committed(self, partition: Partition, end_offset: int, timeout: float) -> None:
-        """Wait until what is below `end_offset` is on all in-sync replicas."""
+    def _wait(self, partition: Partition, end_offset: int) -> None:
+        """From now on, until what is below `end_offset` is on all in-sync replicas."""
         if partition.is_committed(end_offset):
             return
-        reached: asyncio.Future[ErrorCode] = self._broker.loop.create_future()
+        committed: asyncio.Future[ErrorCode] = self._broker.loop.create_future()
 
         def on_committed(code: ErrorCode) -> None:
-            if not reached.done():
-                reached.set_result(code)
+            if not committed.done():
+                committed.set_result(code)
 
-        waiter = partition.when_committed(end_offset, on_committed)
-        try:
-            code = await asyncio.wait_for(reached, max(timeout, 0))
-        except TimeoutError:
+        self.committed = committed
+        self._waits_on = partition, partition.when_committed(end_offset, on_committed)
+
+    def conclude(self) -> None:
+        """Answer with what the wait has ended with, or that it took too long."""
+        assert self.committed is not None
+        assert self._waits_on is not None
+        if self.committed.done():
+            code = self.committed.result()
+        else:
+            partition, waiter = self._waits_on
             partition.stop_waiting(waiter)
             code = ErrorCode.REQUEST_TIMED_OUT
         if code:
-            raise ProtocolError(code, "the deletion is not known to be on all in-sync replicas")
+            self._answer.error_code = code
+            self._answer.error_message = "the deletion is not known to be on all in-sync replicas"
+
+
+def _sorted(wanted: Sequence[DeletedRange]) -> Steps[Iterator[OffsetRange]]:
+    ranges: list[OffsetRange] = []
+    for each in wanted:
+        ranges.append((each.first_offset, each.last_offset + 1))
+        yield
+    return (yield from in_order(ranges))
 
 
 class _NothingLeft(ValueError):
