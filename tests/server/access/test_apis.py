@@ -19,7 +19,7 @@ from server_kit.wire import Wire
 from ottla.cluster.security.acls import CLUSTER_NAME, Acl
 from ottla.protocol.acls import AclOperation, AclResource
 from ottla.protocol.apis import ApiKey
-from ottla.protocol.errors import ErrorCode
+from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.message import Message
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from ottla.protocol.messages.describe_topic_partitions import (
@@ -37,6 +37,7 @@ from ottla.protocol.messages.metadata import (
 from ottla.protocol.messages.produce import ProduceResponse
 from ottla.server import handlers
 from ottla.server.api import DECLARED
+from ottla.server.broker import Broker
 from ottla.server.security.guards.table import GUARDS
 
 Permit = tuple[AclOperation, AclResource, str]
@@ -347,6 +348,30 @@ def test_an_api_needs_what_it_needs_in_kafka(
     grant(secured, *(entry(operation, name, kind) for operation, kind, name in row.needs))
     allowed = row.codes(row.call(alice))
     assert not set(allowed) & REFUSALS
+
+
+# What the controller decides.
+DECIDED = {
+    K.CREATE_TOPICS, K.DELETE_TOPICS, K.CREATE_PARTITIONS, K.ALTER_CONFIGS,
+    K.INCREMENTAL_ALTER_CONFIGS, K.CREATE_ACLS, K.DELETE_ACLS, K.ALTER_CLIENT_QUOTAS,
+    K.ALTER_USER_SCRAM_CREDENTIALS, K.LIST_PARTITION_REASSIGNMENTS, K.UPDATE_FEATURES,
+    K.UNREGISTER_BROKER, K.ALTER_PARTITION, K.BROKER_HEARTBEAT, K.ALLOCATE_PRODUCER_IDS,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.api in DECIDED], ids=str)
+def test_the_want_of_a_controller_is_told_in_the_words_of_the_api(
+    row: Row, secured: BrokerThread, admin: Wire, orders: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grant(secured, entry(Op.READ, "mine"))
+
+    def there_is_none(_: Broker) -> None:
+        raise ProtocolError(ErrorCode.NOT_CONTROLLER)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Broker, "controller", property(there_is_none))
+        codes = row.codes(row.call(admin))
+    assert codes == [ErrorCode.NOT_CONTROLLER]
 
 
 def test_produce_needs_write(

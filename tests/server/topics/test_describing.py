@@ -10,7 +10,8 @@ from server_kit.broker_thread import BrokerElsewhere, BrokerThread
 from server_kit.calls import Topic, batch_of, create_topic, fill, fresh_name, versions_of
 from server_kit.wire import Wire
 
-from ottla.protocol.errors import ErrorCode
+from ottla.cluster.controller import Controller
+from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.message import ZERO_UUID
 from ottla.protocol.messages.describe_cluster import (
     DescribeClusterRequest,
@@ -337,6 +338,23 @@ def test_coordinators_of_unknown_kinds(inside: BrokerThread, wire: Wire, version
             answer = wire.call(request, FindCoordinatorResponse, version)
             assert [each.key for each in answer.coordinators] == ["a", "b"]
             assert {each.error_code for each in answer.coordinators} == {ErrorCode.INVALID_REQUEST}
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_coordinators_without_a_controller(
+    start_broker: Callable[..., BrokerThread], kind: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their topic cannot be made. Producers take what they do not expect here for an end."""
+
+    async def refuse(*_: object) -> None:
+        raise ProtocolError(ErrorCode.NOT_CONTROLLER)
+
+    running = start_broker()
+    request = FindCoordinatorRequest(key_type=kind, coordinator_keys=["a"])
+    with running.wire() as wire, monkeypatch.context() as patch:
+        patch.setattr(Controller, "create_topics", refuse)
+        (answer,) = wire.call(request, FindCoordinatorResponse, 4).coordinators
+    assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 # DescribeProducers ------------------------------------------------------------------------------

@@ -9,8 +9,9 @@ from server_kit.broker_thread import BrokerElsewhere, BrokerThread
 from server_kit.calls import Topic, batch_of, create_topic, fresh_name, produce, versions_of
 from server_kit.wire import Wire
 
+from ottla.cluster.controller import Controller
 from ottla.cluster.names import CONSUMER_OFFSETS, TRANSACTION_STATE
-from ottla.protocol.errors import ErrorCode
+from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.message import ZERO_UUID
 from ottla.protocol.messages.metadata import (
     MetadataRequest,
@@ -103,6 +104,24 @@ def test_created_at_once(inside: BrokerThread, wire: Wire) -> None:
     topic = one(ask(wire, name, version=12, create=True))
     assert (topic.error_code, len(topic.partitions)) == (0, 1)
     assert produce(wire, Topic(name, topic.topic_id), batch_of(b"a")).base_offset == 0
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_nothing_is_made_without_a_controller(
+    inside: BrokerThread, wire: Wire, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is there is told all the same."""
+    made, absent = create_topic(wire).name, fresh_name("absent")
+
+    async def refuse(*_: object) -> None:
+        raise ProtocolError(ErrorCode.NOT_CONTROLLER)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Controller, "create_topics", refuse)
+        topics = ask(wire, made, absent, version=version, create=True).topics
+    assert [(each.name, each.error_code, len(each.partitions)) for each in topics] == [
+        (made, 0, 1), (absent, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("version", VERSIONS[4:])

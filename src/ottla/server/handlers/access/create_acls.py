@@ -8,8 +8,10 @@ Versions: v1 pattern types; v2 flexible; v3 as v2
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ottla.protocol.acls import AclPattern
-from ottla.protocol.errors import ErrorCode
+from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.messages.create_acls import (
     AclCreationResult,
     CreateAclsRequest,
@@ -56,7 +58,13 @@ async def create_acls(request: Request[CreateAclsRequest]) -> CreateAclsResponse
             )
         )
     for first in range(0, len(wanted), PORTION):
-        for error in await request.broker.controller.create_acls(wanted[first : first + PORTION]):
+        some = wanted[first : first + PORTION]
+        errors: Sequence[ProtocolError | None]
+        try:
+            errors = await request.broker.controller.create_acls(some)
+        except ProtocolError as failure:
+            errors = [failure.with_traceback(None)] * len(some)
+        for error in errors:
             response.results.append(
                 AclCreationResult(
                     error_code=0 if error is None else error.code,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ottla.protocol.errors import ErrorCode
+from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.messages.delete_acls import (
     DeleteAclsFilterResult,
     DeleteAclsMatchingAcl,
@@ -17,6 +17,7 @@ from ottla.protocol.messages.delete_acls import (
     DeleteAclsResponse,
 )
 from ottla.server.api import Request, handles
+from ottla.server.failures import error_message
 from ottla.server.handlers.access.create_acls import PORTION
 from ottla.server.operations import NO_AUTHORIZER
 from ottla.server.turns import Steps, Turns, in_turns
@@ -50,8 +51,15 @@ async def delete_acls(request: Request[DeleteAclsRequest]) -> DeleteAclsResponse
             filters.append(wanted)
             taking.append(result)
     matching = await in_turns(_matching(request.broker.image, filters, taking))
-    for first in range(0, len(matching), PORTION):
-        await request.broker.controller.delete_acls(matching[first : first + PORTION])
+    try:
+        for first in range(0, len(matching), PORTION):
+            await request.broker.controller.delete_acls(matching[first : first + PORTION])
+    except ProtocolError as error:
+        # Some may be gone. Whoever asks again is told which were left.
+        for result in taking:
+            result.error_code, result.error_message = error.code, error_message(error)
+            result.matching_acls = []
+            await turns.pause()
     return DeleteAclsResponse(filter_results=results)
 
 

@@ -81,7 +81,10 @@ async def _create_and_answer(
     else:
         for first in range(0, len(missing), PORTION):
             some = missing[first : first + PORTION]
-            refused.update(await broker.create_automatically(some, client))
+            try:
+                refused.update(await broker.create_automatically(some, client))
+            except ProtocolError:
+                break  # there is no controller: they stay unknown, and are asked for again
     return await in_turns(_response(request, wanted, refused))
 
 
