@@ -15,11 +15,12 @@ from storage_kit.faulty_files import Disk, FaultyFiles
 from storage_kit.logs import NOW, a_batch, stored_batches
 from storage_kit.memory import verify_log
 
+from ottla.record.deletion import build_mark
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import LogOffline, OutOfResources
 from ottla.storage.files import Reserve
 from ottla.storage.folders import CheckpointJob
-from ottla.storage.log.log import Log
+from ottla.storage.log.log import COORDINATOR, Log
 from ottla.storage.logs import RETRY_MS, Logs
 from ottla.storage.segments.file import (
     FEWEST_OPEN_FILES,
@@ -229,6 +230,106 @@ def test_a_roll_without_room_leaves_no_segment_behind() -> None:
     assert again.get("topic", 0).log_end_offset == 2
 
 
+class NoRoom:
+    """Fails what needs room on the disk: one call, or all of them."""
+
+    def __init__(self, number: int = 0) -> None:
+        self.number = number
+        self.calls = 0
+
+    def __call__(self, kind: str, _path: str) -> int:
+        if kind not in ("create", "pwrite"):
+            return 0
+        self.calls += 1
+        return errno.ENOSPC if self.number in (0, self.calls) else 0
+
+
+def to_be_cut(flushed: bool) -> tuple[Logs, FaultyFiles, Log]:
+    """A log of two epochs, and, if it was flushed, a deleted record with its mark in each of them."""
+    disk = Disk()
+    disk.make_durable_folder("/data")
+    files = FaultyFiles(disk)
+    logs = Logs(["/data"], lambda _: CONFIG, files=files, clock=lambda: NOW)
+    logs.open()
+    log = logs.create("topic", 0, ID)
+    for epoch in (1, 2):
+        for _ in range(5):
+            log.append(a_batch(b"v" * 100), epoch, NOW)
+        log.advance_high_watermark(log.log_end_offset)
+        if flushed:
+            mark = build_mark([(log.log_end_offset - 2, log.log_end_offset - 1)])
+            log.append(bytearray(mark), epoch, NOW, COORDINATOR)
+    if flushed:
+        log.flush(NOW)
+        for job in logs.checkpoint(NOW):
+            job.run()
+            logs.finish(job)
+    return logs, files, log
+
+
+def state_of(log: Log) -> object:
+    hidden = None if log.deletions is None else list(log.deletions.invisible)
+    ends = (log.log_start_offset, log.high_watermark, log.log_end_offset, log.recovery_point)
+    return ends, hidden, [*log.epochs.entries()], [each for _, _, each in stored_batches(log)]
+
+
+def test_a_log_is_cut_without_room_or_stays_as_it_is() -> None:
+    """A leader whose disk is full follows another, and has to let go of what that one has not."""
+    outcomes = []
+    for number in range(1, 100):
+        logs, files, log = to_be_cut(flushed=True)
+        before = state_of(log)
+        files.fault = fault = NoRoom(number)
+        try:
+            log.truncate_to(6, NOW)
+            outcomes.append("cut")
+        except OutOfResources:
+            outcomes.append("as it was")
+            assert state_of(log) == before
+        files.fault = None
+        assert log.offline is None
+        log.truncate_to(6, NOW)
+        log.append(a_batch(b"new"), 3, NOW)
+        log.advance_high_watermark(7)
+        log.flush(NOW)
+        after = state_of(log)
+        assert [*log.epochs.entries()] == [(1, 0), (3, 6)]
+        assert log.deletions is not None
+        assert list(log.deletions.invisible) == [(3, 4), (5, 6)]
+        for folder in logs.folders:
+            folder.unlock()
+        again = Logs(["/data"], lambda _: CONFIG, files=files, clock=lambda: NOW)
+        again.open()
+        found = again.get("topic", 0)
+        found.advance_high_watermark(7)
+        found.flush(NOW)
+        assert state_of(found) == after
+        if fault.calls < number:
+            break
+    assert outcomes[0] == "as it was"
+    assert outcomes[-3:] == ["cut"] * 3  # the epochs are written later
+
+
+def test_what_no_flush_covered_is_cut_on_a_full_disk() -> None:
+    _, files, log = to_be_cut(flushed=False)
+    files.fault = NoRoom()
+    log.truncate_to(7, NOW)
+    assert (log.log_end_offset, log.offline) == (7, None)
+
+
+def test_a_log_begins_anew_once_there_is_room() -> None:
+    _, files, log = to_be_cut(flushed=True)
+    before = state_of(log)
+    files.fault = NoRoom()
+    with pytest.raises(OutOfResources):
+        log.truncate_fully_and_start_at(20, NOW)
+    files.fault = None
+    assert log.offline is None
+    assert state_of(log) == before
+    log.truncate_fully_and_start_at(20, NOW)
+    assert (log.log_start_offset, log.log_end_offset, log.deletions) == (20, 20, None)
+
+
 def test_who_keeps_the_logs_is_told_that_an_append_was_refused() -> None:
     """So that a replica on another disk can lead, if it was for want of room."""
     disk = Disk()
@@ -256,8 +357,9 @@ import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from storage_kit.logs import NOW, a_batch
+from ottla.record.deletion import build_mark
 from ottla.storage.config import LogConfig
-from ottla.storage.log.log import Log
+from ottla.storage.log.log import COORDINATOR, Log
 from ottla.storage.logs import Logs
 logs = Logs([{str(tmp_path)!r}], lambda _: LogConfig())
 logs.open()
@@ -336,6 +438,7 @@ def test_a_log_that_could_not_be_made_is_made_later(tmp_path: Path) -> None:
     for its own. In a process of its own, which has no descriptors left."""
     program = f"""
 import resource
+from ottla.record.deletion import build_mark
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import OutOfResources
 from ottla.storage.logs import Logs

@@ -331,6 +331,11 @@ class LogState:
         self.recovery_point = min(self.recovery_point, offset)
         self.log_start_offset = min(self.log_start_offset, offset)
 
+    def offsets_stay(self, recovery_point: int, start: int) -> None:
+        """Nothing has changed on disk after all: they are what they were before `lower_offsets`."""
+        self.recovery_point = recovery_point
+        self.log_start_offset = start
+
     def detach_from(self, slot: int) -> list[Segment]:
         """Takes the segments from `slot` on out of the log, whose end `cut_to` or `restart_at` tells
         afterwards."""

@@ -8,6 +8,9 @@ anything is appended: otherwise a record that was cut could come back after new 
 All of it waits for the disk. So a truncation comes as steps: whoever takes them runs each on whatever
 thread it likes, and asks for the next one on the log's own. From the first to the last the log takes
 neither appends nor flushes.
+
+What needs room on the disk comes first, and changes nothing of the log: on a full disk that stays as it
+is, and may be cut later.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from ottla.record.batch import (
     BASE_OFFSET,
     LAST_OFFSET_DELTA,
 )
-from ottla.storage.errors import CorruptFile, LogOffline
+from ottla.storage.errors import CorruptFile, LogOffline, OutOfResources, passes
 from ottla.storage.log import flush
 from ottla.storage.log.deletions import Deletions, marks_from
 from ottla.storage.recovery.replay import reload
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
 
 # System calls, to be called one after the other; what one of them raises is thrown back in.
 Steps: TypeAlias = Generator[Callable[[], None], None, None]
+# System calls, and whether the log is as it was when one of them has failed.
+Parts: TypeAlias = Generator[tuple[Callable[[], None], bool], None, None]
 
 
 def do_all(steps: Steps) -> None:
@@ -54,8 +59,9 @@ class Truncation:
         self._lock = threading.Lock()
         self._stopped = False
 
-    def run(self, work: Callable[[], None], what: str) -> None:
-        """One step of it, on any thread. LogOffline if the disk fails, or if it was stopped."""
+    def run(self, work: Callable[[], None], what: str, prepares: bool) -> None:
+        """One step of it, on any thread. LogOffline if the disk fails, or if it was stopped;
+        OutOfResources if it only `prepares` and may be tried again later."""
         log = self._log
         with self._lock:
             if self._stopped:
@@ -64,6 +70,8 @@ class Truncation:
                 with log.open_files.reserve.lent():
                     work()
             except (OSError, CorruptFile) as error:
+                if prepares and isinstance(error, OSError) and passes(error):
+                    raise OutOfResources(log.name, f"{what} failed: {error}") from error
                 raise log.go_offline(f"{what} failed: {error}") from error
 
     def stop(self) -> None:
@@ -87,7 +95,7 @@ def start_anew_at(log: Log, offset: int, now_ms: int) -> Steps:
     yield from _steps(log, _begin_anew(log, offset, now_ms), f"start at {offset}")
 
 
-def _steps(log: Log, parts: Steps, what: str) -> Steps:
+def _steps(log: Log, parts: Parts, what: str) -> Steps:
     """The parts of a truncation, with the log held for them."""
     log.check_idle()
     truncation = Truncation(log)
@@ -100,8 +108,15 @@ def _steps(log: Log, parts: Steps, what: str) -> Steps:
         if log.compaction is not None:
             log.compaction.stop()
         log.check_online()
-        for part in parts:
-            yield lambda part=part: truncation.run(part, what)  # type: ignore[misc]
+        before = log.recovery_point, log.log_start_offset
+        for part, prepares in parts:
+            try:
+                yield lambda part=part, prepares=prepares: truncation.run(  # type: ignore[misc]
+                    part, what, prepares
+                )
+            except OutOfResources:
+                log.offsets_stay(*before)
+                raise
             log.check_online()
     except Exception:
         # Not when the steps are given up in between: then a thread may still be at work.
@@ -110,7 +125,7 @@ def _steps(log: Log, parts: Steps, what: str) -> Steps:
     log.truncation_ended()
 
 
-def _cut(log: Log, offset: int, now_ms: int) -> Steps:
+def _cut(log: Log, offset: int, now_ms: int) -> Parts:
     segments = log.segments
     slot = segments.slot_of(offset)
     active = segments[slot]
@@ -123,23 +138,27 @@ def _cut(log: Log, offset: int, now_ms: int) -> Steps:
         position = active.size if found is None else found[0]
         end = _end_of_rest(active, offset, position)
 
-    yield look
+    yield look, True
     lowers = end < log.recovery_point or end < log.log_start_offset
     if lowers:
         # Before the checkpoint is: one that is collected meanwhile must not raise it again.
         log.lower_offsets(end)
-    yield lambda: _truncate(log, slot, position, end, lowers, now_ms)
+    yield lambda: _announce(log, end, lowers, now_ms), True
+    yield lambda: _truncate(log, slot, position, end, now_ms), False
 
 
-def _truncate(log: Log, slot: int, position: int, end: int, lowers: bool, now_ms: int) -> None:
-    segments = log.segments
-    active = segments[slot]
+def _announce(log: Log, end: int, lowers: bool, now_ms: int) -> None:
     if lowers:
         log.owner.lower_offsets(log, end)
+    _take_marks_back(log, end, now_ms)
+
+
+def _truncate(log: Log, slot: int, position: int, end: int, now_ms: int) -> None:
+    segments = log.segments
+    active = segments[slot]
     # Snapshots before segments: recovery takes them as proof that the segment before was synced.
     log.producers.truncate_and_reload(log.log_start_offset, end, now_ms)
     log.files.fsync_folder(log.folder)
-    _take_marks_back(log, end)
     for segment in reversed(log.detach_from(slot + 1)):
         remove_files(segment)
     log.files.fsync_folder(log.folder)
@@ -150,22 +169,33 @@ def _truncate(log: Log, slot: int, position: int, end: int, lowers: bool, now_ms
     active.load_tail(end)
     log.cut_to(end)
     log.epochs.truncate_from_end(end)
-    log.epochs.write()
+    try:
+        log.epochs.write()
+    except OSError as error:
+        if not passes(error):
+            raise
+        # The next flush writes it. Until then a start knows by the log's end which epochs are gone.
     reload(segments, log.producers, log.log_start_offset, end, now_ms)
     log.producers.high_watermark_moved(log.high_watermark)
     log.files.fsync_folder(log.folder)
 
 
-def _take_marks_back(log: Log, end: int) -> None:
+def _take_marks_back(log: Log, end: int, now_ms: int) -> None:
     """Show again what marks at and after `end` hide. The snapshot is written before they go: it
     must never have a mark that the log has not. (Should they come back, recovery finds them.) Without
     any it is written, too: it says up to where no more marks are to be looked for."""
     deletions = log.deletions
     if deletions is None:
         return
-    for offset, ranges in list(marks_from(log.segments, end)):
+    marks = list(marks_from(log.segments, end))
+    for offset, ranges in marks:
         deletions.take_back(offset, ranges)
-    log.files.replace_file(deletions.path, *encode_deletions(deletions.snapshot(end)))
+    try:
+        log.files.replace_file(deletions.path, *encode_deletions(deletions.snapshot(end)))
+    except OSError:
+        for offset, ranges in marks:
+            deletions.mark(offset, ranges, now_ms)
+        raise
     deletions.stored(end)
     deletions.changed = False
 
@@ -182,19 +212,23 @@ def _end_of_rest(segment: Segment, offset: int, position: int) -> int:
     return end
 
 
-def _begin_anew(log: Log, offset: int, now_ms: int) -> Steps:
+def _begin_anew(log: Log, offset: int, now_ms: int) -> Parts:
     log.lower_offsets(0)
-    yield lambda: _start_anew(log, offset, now_ms)
+    yield lambda: _announce_nothing(log), True
+    yield lambda: _start_anew(log, offset, now_ms), False
 
 
-def _start_anew(log: Log, offset: int, now_ms: int) -> None:
+def _announce_nothing(log: Log) -> None:
     for retired in log.retiring:
         retired.rename()  # before a new segment may get the name of an old one
     log.owner.lower_offsets(log, 0)
-    log.producers.truncate_fully_and_start_at(offset)
     if log.deletions is not None:
         nothing = Deletions(log.folder).snapshot(0)
         log.files.replace_file(log.deletions.path, *encode_deletions(nothing))
+
+
+def _start_anew(log: Log, offset: int, now_ms: int) -> None:
+    log.producers.truncate_fully_and_start_at(offset)
     log.files.fsync_folder(log.folder)
     for segment in reversed(log.detach_from(0)):
         remove_files(segment)
