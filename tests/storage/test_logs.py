@@ -220,6 +220,31 @@ def test_a_log_that_was_deleted_or_set_aside_is_not_missed(maker: Maker) -> None
     assert maker.open().missing == []
 
 
+@pytest.mark.parametrize("loaded", [True, False])
+def test_a_log_that_was_set_aside_comes_back_without_what_was_deleted(
+    maker: Maker, loaded: bool
+) -> None:
+    logs = maker.open()
+    logs.create("topic", 0, ID)
+    append(logs, "topic", 0, b"a", b"b", b"c")
+    logs.get("topic", 0).advance_start(2)
+    logs.close()
+    logs = maker.open()
+    if loaded:
+        logs.get("topic", 0)
+    logs.set_aside("topic", 0)
+    logs.close()  # its checkpoints say nothing of the log
+    logs = maker.open()
+    (folder,) = logs.folders
+    (name,) = folder.strays
+    logs.take_back(folder, name, "topic", 0)
+    assert values(logs, "topic", 0) == [b"c"]
+    maker.killed(logs)
+    logs = maker.open()
+    assert values(logs, "topic", 0) == [b"c"]
+    assert "set-aside-log-start" not in os.listdir(f"{maker.folders[0]}/topic-0")
+
+
 def test_a_lazily_opened_log_survives_a_crash_untouched(maker: Maker) -> None:
     logs = maker.open()
     for partition in range(3):

@@ -34,6 +34,7 @@ LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 DELETIONS_SNAPSHOT = "deleted-records-snapshot"
 SET_ASIDE_AT = "set-aside-at"  # Ottla's, of a stray: when it was first seen, in milliseconds
+SET_ASIDE_START = "set-aside-log-start"  # Ottla's, likewise: the offset that its log starts at
 
 # After the name of a log's folder and a unique number: deleted, on its way into this data folder, set
 # aside because nobody knows its topic, set aside because it is damaged (Ottla's).

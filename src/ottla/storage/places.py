@@ -7,8 +7,9 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
-from ottla.logfiles.names import PARTITION_METADATA
+from ottla.logfiles.names import PARTITION_METADATA, SET_ASIDE_START
 from ottla.storage.checkpointing import Checkpointing
 from ottla.storage.checkpoints import write_partition_metadata
 from ottla.storage.config import LogConfig
@@ -319,8 +320,20 @@ class PlacedLogs(LogOwner):
         at. One that is `damaged` is not to be taken back."""
         key = (topic, partition)
         folder = self.folder_of(topic, partition)
-        log = self._loaded.pop(key, None)
+        log = self._loaded.get(key)
+        start = folder.stored.start_offsets.get(key, 0) if log is None else log.log_start_offset
+        if start and not damaged:
+            # The checkpoint forgets it. Should the log come back, what was deleted must not.
+            note = f"{folder.log_path(key)}/{SET_ASIDE_START}"
+            try:
+                self.files.replace_file(note, b"%d" % start)
+            except OSError as error:
+                if passes(error):
+                    raise OutOfResources(f"{topic}-{partition}", str(error)) from error
+                self.take_folder_offline(folder, str(error))
+                raise LogOffline(f"{topic}-{partition}", str(error)) from error
         if log is not None:
+            del self._loaded[key]
             log.close()
             log.leave_folder()
             log.give_up("set aside")
@@ -347,11 +360,21 @@ class PlacedLogs(LogOwner):
         key = (topic, partition)
         if key in self._places:
             raise ValueError(f"{topic}-{partition} is here already")
-        if any(key in offsets for offsets in folder.stored):
+        try:
+            start = int(self.files.read_file(f"{folder.path}/{name}/{SET_ASIDE_START}"))
+        except (FileNotFoundError, ValueError):
+            start = 0
+        if start or any(key in offsets for offsets in folder.stored):
             # They may be those of another log, which had the name meanwhile: all of this one is checked.
-            folder.store_now(self._checkpoints.offsets(folder))
+            stored = self._checkpoints.offsets(folder)
+            if start:
+                starts = {**stored.start_offsets, key: start}
+                stored = stored._replace(start_offsets=starts)
+            folder.store_now(stored)
         self.files.rename(f"{folder.path}/{name}", folder.log_path(key))
         self.files.fsync_folder(folder.path)
+        with suppress(FileNotFoundError):
+            self.files.unlink(f"{folder.log_path(key)}/{SET_ASIDE_START}")
         folder.strays.remove(name)
         self._places[key] = folder
         folder.partitions += 1
