@@ -42,7 +42,7 @@ def run_long(seed: int) -> None:
     run_seed(seed, lives=5, steps=random.Random(seed).choice((10, 40, 100)))
 
 
-@pytest.mark.parametrize("seed", [100_036, 200_073, 216_836, 217_584])
+@pytest.mark.parametrize("seed", [100_036, 101_200, 200_073, 216_836, 217_584])
 def test_seeds_that_failed_once(seed: int) -> None:
     run_long(seed)
 

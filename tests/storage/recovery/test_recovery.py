@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import random
 import shutil
 import struct
 from dataclasses import replace
@@ -57,6 +59,40 @@ def state(log: Log) -> object:
         list(stored_batches(log)),
         [list(s.transaction_index.entries()) for s in log.segments],
     )
+
+
+def test_an_abort_that_was_cut_off_does_not_come_back_over_records_that_were_committed() -> None:
+    """A truncation cut its marker off, and did not come to the index. The start after that cut the index
+    and was killed, the next one found nothing to cut; then the power fails."""
+    disk = Disk()
+    disk.make_durable_folder("/data")
+
+    def maker(disk: Disk) -> LogMaker:
+        return LogMaker("/data", LogConfig(index_interval_bytes=0), FaultyFiles(disk))
+
+    log = maker(disk).create()
+    for sequence in range(3):
+        batch = a_batch(producer_id=7, producer_epoch=0, base_sequence=sequence, transactional=True)
+        log.append(batch, 0, NOW)
+    end = log.active.size
+    log.append(a_marker(7, committed=False), 0, NOW, COORDINATOR)
+    log.flush(NOW)
+    assert log.aborted_transactions(0, 10) == [(7, 0)]
+    fd = log.active.file().fd
+    log.files.truncate(fd, end)
+    log.files.fsync(fd)
+    for _ in range(2):
+        log = maker(disk).load(recovery_point=3)
+        assert log.aborted_transactions(0, 10) == []
+    log.append(a_marker(7, committed=True), 0, NOW, COORDINATOR)
+    log.append(a_batch(), 0, NOW)
+    log.flush(NOW)
+    for seed in range(20):
+        after = copy.deepcopy(disk)
+        after.lose_power(random.Random(seed))
+        found = maker(after).load(recovery_point=log.recovery_point)
+        assert found.log_end_offset == 5
+        assert found.aborted_transactions(0, 10) == []
 
 
 def test_after_a_clean_stop_nothing_is_scanned(

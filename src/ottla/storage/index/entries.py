@@ -256,6 +256,11 @@ class Index(ABC):
         if names:
             self.may_be_new = False
 
+    def may_be_unsynced(self) -> None:
+        """What the file holds is perhaps not on disk, though nobody has changed it since this object was
+        made: the next flush syncs it."""
+        self.changes += 1
+
     def flush(self) -> None:
         self.write()
         self.sync()

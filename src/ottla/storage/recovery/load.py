@@ -536,6 +536,9 @@ class _Loader:
         try:
             for index in segment.indexes:
                 index.truncate_to(start)
+                # A process that was killed in the middle of this, or of a truncation, may have cut it
+                # in the page cache only: once the recovery point is higher, what comes back counts.
+                index.may_be_unsynced()
             if segment.offset_index.entry_count:
                 self._compare_last_entries(segment, start)
                 return True
