@@ -97,6 +97,19 @@ def test_a_folder_whose_brokers_would_be_missing_is_refused(
             check_folders(config, count)
 
 
+def test_the_folder_of_a_cluster_is_no_data_folder(tmp_path: Path) -> None:
+    """`broker-1` in it is no partition of a topic."""
+    (tmp_path / "broker-1").mkdir()
+    (tmp_path / "cluster.json").touch()
+    config = configuration(log_dirs=str(tmp_path), node_id="1")
+    for count in (1, 2):
+        with pytest.raises(FolderOfMore, match=r"folder of a cluster, .* `ottla cluster start"):
+            check_folders(config, count)
+    # A broker that has its logs there, too, is not kept from them.
+    (tmp_path / "meta.properties").touch()
+    check_folders(config, 1)
+
+
 def test_folders_are_closed_to_others_whoever_comes_first(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     folders = [tmp_path / "a", tmp_path / "b", tmp_path / "file" / "c"]
