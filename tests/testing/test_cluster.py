@@ -297,6 +297,21 @@ def test_a_broker_that_does_not_start_says_why(tmp_path: Path) -> None:
         cluster.stop()
 
 
+def test_a_broker_that_takes_long_to_start_is_not_killed(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a crash, with a lot to recover: it would never come up."""
+    cluster.stop([1])
+    with monkeypatch.context() as slow:
+        slow.setattr(BrokerProcess, "serves", lambda _: False)
+        slow.setattr("ottla.testing.cluster.local._START_TIMEOUT", 0.1)
+        with pytest.raises(ClusterError, match=r"^broker 1 has not answered within .* goes on"):
+            cluster.start()
+    assert cluster.state.brokers[1].running
+    assert cluster.start() == []
+    cluster.stop([1])
+
+
 def test_a_folder_of_another_broker_is_refused(cluster: LocalCluster) -> None:
     cluster.stop([1, 2])
     first, second = cluster.data_path(1), cluster.data_path(2)

@@ -90,14 +90,16 @@ class ServerProcess(ABC):
         if not self.outlives:
             end_with_this_program(self.process.pid)
 
-    def wait_until_ready(self, timeout: float = START_TIMEOUT) -> None:
+    def wait_until_ready(self, timeout: float = START_TIMEOUT, *, kills: bool = True) -> None:
+        """Returns once it serves. If it does not in time, it is killed, or goes on without `kills`."""
         deadline = time.monotonic() + timeout
         while not self.serves():
             process = self.process
             if process is None or process.poll() is not None:
                 raise self.died(self._with_log("ended before it answered"))
             if time.monotonic() > deadline:
-                self.kill()
+                if kills:
+                    self.kill()
                 raise self.died(self._with_log(f"did not answer within {timeout:.0f} s"))
             # Until the next look, or its end.
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -32,8 +32,8 @@ class Machine(BrokerProcess):
         """Of a broker by its number, the first being 1."""
         return f"{self.host}:{self.ports[broker - 1]}"
 
-    def wait_until_ready(self, timeout: float = START_TIMEOUT) -> None:
-        super().wait_until_ready(timeout)
+    def wait_until_ready(self, timeout: float = START_TIMEOUT, *, kills: bool = True) -> None:
+        super().wait_until_ready(timeout, kills=kills)
         for port in self.ports:
             self.wait_for(lambda port=port: answers(self.host, port), timeout)
 

@@ -31,7 +31,7 @@ from ottla.testing.cluster.state import (
 from ottla.testing.cluster.status import STATUS_TIMEOUT, ClusterStatus, status_of
 from ottla.testing.ports import free_port
 from ottla.testing.process_identity import ProcessIdentity, identify, send, wait_for_end
-from ottla.testing.server_process import STOP_TIMEOUT
+from ottla.testing.server_process import START_TIMEOUT, STOP_TIMEOUT
 from ottla.testing.zookeeper import (
     ZooKeeperDied,
     ZooKeeperMissing,
@@ -43,6 +43,7 @@ BASE_PORT: Final = 9092
 BROKERS: Final = 3
 _LARGEST_PORT: Final = 65535
 _CHROOT: Final = "/ottla"
+_START_TIMEOUT: Final = START_TIMEOUT
 _KILL_TIMEOUT: Final = 10.0
 _FORGET_TIMEOUT: Final = 30.0
 _FORGET_PAUSE: Final = 0.2
@@ -364,17 +365,17 @@ class LocalCluster:
             broker.spawn()
             self._note(state, server, broker.process, __version__)
             begun[number] = broker
-        failed: list[int] = []
+        problems: list[str] = []
         for number, broker in begun.items():
             try:
-                broker.wait_until_ready()
+                # After a crash it may have gigabytes to look at, and would be killed at every start.
+                broker.wait_until_ready(_START_TIMEOUT, kills=False)
             except BrokerDied:
-                failed.append(number)
-        if failed:
+                told = _did_not_answer if broker.running else _did_not_start
+                problems.append(told(str(number), self.log_path(number)))
+        if problems:
             # The others stay: what ails one is often not the matter with all.
-            raise ClusterError(
-                "; ".join(_did_not_start(str(number), self.log_path(number)) for number in failed)
-            )
+            raise ClusterError("; ".join(problems))
         return [str(number) for number in begun]
 
     def _write_secrets(self, state: ClusterState) -> list[str]:
@@ -666,9 +667,19 @@ def _words(name: str) -> str:
 
 
 def _did_not_start(name: str, log: Path) -> str:
+    return f"{_words(name)} did not start: {_last_words(log)} (see {log})"
+
+
+def _did_not_answer(name: str, log: Path) -> str:
+    return (
+        f"{_words(name)} has not answered within {_START_TIMEOUT:.0f} s, and goes on with its start: "
+        f"{_last_words(log)} (see {log}); `ottla cluster status` shows when it is there"
+    )
+
+
+def _last_words(log: Path) -> str:
     try:
         lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
     except FileNotFoundError:
         lines = []
-    last = next((line for line in reversed(lines) if line), "it said nothing")
-    return f"{_words(name)} did not start: {last.rstrip('.')} (see {log})"
+    return next((line for line in reversed(lines) if line), "it said nothing").rstrip(".")
