@@ -254,7 +254,7 @@ def test_a_folder_without_a_cluster(tmp_path: Path) -> None:
 def test_the_data_folder_of_a_broker_is_no_folder_for_a_cluster(tmp_path: Path, name: str) -> None:
     (tmp_path / name).touch()
     with pytest.raises(ClusterError, match="is the data folder of a broker: give the cluster"):
-        LocalCluster(tmp_path).start()
+        make(tmp_path, zookeeper=f"{HOST}:1/path").start([])
     assert [each.name for each in tmp_path.iterdir()] == [name]
 
 
