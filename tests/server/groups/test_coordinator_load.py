@@ -8,6 +8,7 @@ import pytest
 from server_kit.broker_thread import BrokerThread
 from server_kit.calls import create_topic, fresh_name
 
+from ottla.cluster.names import CONSUMER_OFFSETS
 from ottla.coordinator.groups.shard import GroupShard
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -22,8 +23,10 @@ from ottla.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchResponse,
 )
+from ottla.server.broker import Broker
 from ottla.server.coordination import coordinators
-from ottla.server.coordination.coordinators import partition_for
+from ottla.server.coordination.coordinators import HeldShard, partition_for
+from ottla.storage.errors import OutOfResources
 
 
 @pytest.mark.complains
@@ -83,6 +86,23 @@ def test_a_coordinator_whose_topic_cannot_be_made_yet(
     with broker.wire() as wire:
         (found,) = wire.call(find, FindCoordinatorResponse, 4).coordinators
         assert found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+@pytest.mark.complains
+def test_a_load_of_a_former_term_that_fails(start_broker: Callable[..., BrokerThread]) -> None:
+    """What was loaded in the term after it goes on."""
+    running = start_broker()
+    running.run_async(running.broker.internal_topic(CONSUMER_OFFSETS))
+    running.until(lambda broker: bool(broker.groups.serving_shards()))
+
+    def fail_late(broker: Broker) -> bool:
+        now = broker.groups.serving("mine")
+        assert now is not None
+        former = HeldShard(broker.groups._make(now.partition.index), now.partition)
+        broker.groups._fail(former, OutOfResources("offsets", "no memory"))
+        return broker.groups.serving("mine") is now
+
+    assert running.run(fail_late)
 
 
 def test_only_names_of_usual_length_are_remembered() -> None:

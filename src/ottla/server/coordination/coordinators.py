@@ -490,7 +490,7 @@ class Coordinators(Generic[S]):
 
     def _fail(self, held: HeldShard[S], error: Exception) -> None:
         held.phase = _Phase.FAILED
-        if isinstance(error, OutOfResources):
+        if isinstance(error, OutOfResources) and self._held.get(held.partition.index) is held:
             # Nothing is wrong with the log: the next request begins anew.
             self._held.pop(held.partition.index, None)
         limited_log.error(
