@@ -19,7 +19,14 @@ from collect_kit import Collecting, wait_until
 from ottla import Admin
 from ottla.client.admin.configs import Resource
 from ottla.client.errors import TopicNotFound
-from ottla.pipeline.collect import Incomplete, KeyChoice, NameTaken, Unreadable, following
+from ottla.pipeline.collect import (
+    Incomplete,
+    KeyChoice,
+    NameTaken,
+    Unreadable,
+    collector,
+    following,
+)
 from ottla.pipeline.collect.lines import END_HEADER, PART_HEADER
 
 
@@ -264,6 +271,31 @@ def test_new_files_are_found_and_a_predecessor_goes_first(collecting: Collecting
         with path.with_suffix(".1").open("ab") as late:  # a writer that has not reopened its file
             late.write(b"late\n")
         collecting.await_values([b"1", b"2", b"3", b"late"])
+
+
+def test_files_that_wait_are_read_in_turn(
+    collecting: Collecting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many others are followed in which nothing happens."""
+    with Admin(collecting.bootstrap) as admin:
+        topic = Resource.topic(collecting.topic)
+        admin.alter_configs(topic, assign={"max.message.bytes": "30000"})
+    # A round has one line of each of two files: a piece has as much as the longest line may have.
+    monkeypatch.setattr(collector, "PIECE", 1)
+    monkeypatch.setattr(collector, "ROUND", 40_000)
+    for number in range(20):
+        collecting.write(f"quiet-{number}.log", b"")
+    names = [b"a", b"b", b"c"]
+    for name in names:
+        collecting.write(f"{name.decode()}.log", (name + b" " + b"x" * 20_000 + b"\n") * 8)
+    for number in range(20, 40):
+        collecting.write(f"quiet-{number}.log", b"")
+    collecting.once("*.log")
+    order = [value.split()[0] for value in collecting.values()]
+    assert len(order) == 24
+    for end in range(len(order)):
+        counts = [order[:end].count(name) for name in names]
+        assert max(counts) - min(counts) <= 1, order
 
 
 def test_from_the_end_means_the_first_start_only(collecting: Collecting) -> None:

@@ -153,7 +153,7 @@ class Collector:
         self._producer: Producer | None = None
         self._known_owner = False  # the positions say that this instance collects
         self._waiting = False  # for a broker
-        self._turn = 0
+        self._first: FollowedFile | None = None  # found no room in the last round
 
     # Life
 
@@ -323,9 +323,11 @@ class Collector:
         ]
 
     def _take(self) -> list[ReadLines]:
-        """Lines of each file in turn: another one begins each time, so that none has to starve."""
+        """Lines of each file in turn: the next round begins where this one has no room any more, so
+        that none has to starve."""
         files = list(self._following)
-        self._turn = (self._turn + 1) % max(1, len(files))
+        begin = next((at for at, file in enumerate(files) if file is self._first), 0)
+        self._first = None
         read: list[ReadLines] = []
         left = ROUND
         seen: set[tuple[int, int]] = set()
@@ -343,13 +345,15 @@ class Collector:
                     file.follows = None
             if file.copies is not None or left <= 0:
                 file.at_end = False
+                if left <= 0:
+                    self._first = self._first or file
                 return
             piece = self._piece(file)
             if piece is not None:
                 left -= piece.lines.size
                 read.append(piece)
 
-        for file in files[self._turn :] + files[: self._turn]:
+        for file in files[begin:] + files[:begin]:
             take(file)
         return read
 
