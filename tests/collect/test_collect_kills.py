@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow.compute as pc
 import pytest
 from collect_kit import PATIENCE, Collecting, wait_until
 
@@ -30,6 +31,7 @@ QUICK_ROUNDS = int(os.environ.get("COLLECT_ROUNDS", "2"))
 LONG_ROUNDS = int(os.environ.get("COLLECT_ROUNDS", "5"))
 SOAK_ROUNDS = int(os.environ.get("COLLECT_ROUNDS", "40"))
 PAUSE = (0.3, 1.5)  # seconds between kills
+MOST_LINES = 200  # that are written at once
 
 
 class LogWriter(threading.Thread):
@@ -52,7 +54,7 @@ class LogWriter(threading.Thread):
     def run(self) -> None:
         file = self.path.open("ab", buffering=0)
         while not self.stopped.is_set():
-            count = self._chance.randint(1, 200)
+            count = self._chance.randint(1, MOST_LINES)
             text = b"".join(
                 b"%s %d %s\n" % (self.path.stem.encode(), number, b"x" * (number * 7919 % 90))
                 for number in range(self.lines, self.lines + count)
@@ -92,17 +94,47 @@ def start_collector(collecting: Collecting, *more: str) -> subprocess.Popen[byte
     return process
 
 
-def await_current(collecting: Collecting, writer: LogWriter) -> None:
-    """Wait until a line of the file that is being written has come."""
+class Arrivals:
+    """What came of the lines of one writer: reads the topic on from where it was.
 
-    def came() -> bool:
-        with Consumer(collecting.bootstrap) as consumer:
-            recent = consumer.read(collecting.topic, -5_000, columns=["value"])["value"].to_pylist()
-        numbers = [int(each.split()[1]) for each in recent if each.startswith(b"named ")]
-        return max(numbers, default=-1) >= writer.first
+    The end of the topic alone would not do: in a round of a collector that has much to catch up with,
+    other files may have more lines after these than are looked at.
+    """
 
-    wait_until(lambda: not writer.rotate_now.is_set())
-    wait_until(came)
+    def __init__(self, collecting: Collecting, writer: LogWriter) -> None:
+        self._collecting = collecting
+        self._writer = writer
+        self._next = {0: 0, 1: 0}
+        self._newest = -1
+
+    def await_current(self, collector: subprocess.Popen[bytes]) -> None:
+        """Wait until a line of the file that is being written has come, whoever sent it."""
+        wait_until(lambda: not self._writer.rotate_now.is_set())
+        self._await_line(self._writer.first, collector)
+
+    def await_new(self, collector: subprocess.Popen[bytes]) -> None:
+        """Wait until a line has come that is not written yet: this collector has begun to send."""
+        self._await_line(self._writer.lines + MOST_LINES, collector)
+
+    def _await_line(self, number: int, collector: subprocess.Popen[bytes]) -> None:
+        def came() -> bool:
+            assert collector.poll() is None, f"the collector ended with {collector.returncode}"
+            return self._look() >= number
+
+        wait_until(came)
+
+    def _look(self) -> int:
+        """The number of the newest line that has come."""
+        columns = ["partition", "offset", "value"]
+        with Consumer(self._collecting.bootstrap) as consumer:
+            new = consumer.read(self._collecting.topic, self._next, columns=columns)
+        for row in new.group_by("partition").aggregate([("offset", "max")]).to_pylist():
+            self._next[row["partition"]] = row["offset_max"] + 1
+        name = self._writer.path.stem.encode() + b" "
+        lines = new["value"].filter(pc.starts_with(new["value"], name))
+        if len(lines):  # all in one partition, and in order
+            self._newest = int(lines[-1].as_py().split()[1])
+        return self._newest
 
 
 def kill_again_and_again(folder: Path, rounds: int, seed: int) -> None:
@@ -122,23 +154,31 @@ def kill_again_and_again(folder: Path, rounds: int, seed: int) -> None:
         for writer in writers:
             writer.start()
         collector = start_collector(collecting)
+        arrivals = Arrivals(collecting, writers[0])
         try:
             for number in range(rounds):
                 # A file that comes and goes while nobody looks is found by no name.
-                await_current(collecting, writers[0])
+                arrivals.await_current(collector)
+                # Every third kill is the broker's; the collector then has to go on by itself. It must
+                # have begun: one that finds no broker when it starts says so, and ends.
+                is_brokers = number % 3 == 2
+                if is_brokers:
+                    arrivals.await_new(collector)
                 writers[0].rotate_now.set()
                 writers[0].stopped.wait(chance.uniform(*PAUSE))
-                # Every third kill is the broker's; the collector then has to go on by itself.
-                if number % 3 == 2:
+                if is_brokers:
                     broker.kill()
                     broker.start()
                 else:
                     collector.kill()
                     collector.wait()
                     collector = start_collector(collecting)
-            await_current(collecting, writers[0])
+            arrivals.await_current(collector)
             writers[0].rotate_now.set()
-            await_current(collecting, writers[0])
+            arrivals.await_current(collector)
+        except BaseException:
+            print((folder / "collector.log").read_text())
+            raise
         finally:
             for writer in writers:
                 writer.stopped.set()
