@@ -19,6 +19,8 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (storage.RecordTooLarge, ErrorCode.MESSAGE_TOO_LARGE),
     (storage.InvalidTimestamp, ErrorCode.INVALID_TIMESTAMP),
     (storage.OutOfOrderSequence, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+    # Clients send such a batch again, after the one that they have to send again anyhow.
+    (storage.EarlierBatchAwaited, ErrorCode.NOT_ENOUGH_REPLICAS),
     (storage.DuplicateSequence, ErrorCode.DUPLICATE_SEQUENCE_NUMBER),
     (storage.InvalidProducerEpoch, ErrorCode.INVALID_PRODUCER_EPOCH),
     (storage.InvalidTransactionState, ErrorCode.INVALID_TXN_STATE),

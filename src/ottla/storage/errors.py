@@ -201,6 +201,19 @@ class OutOfOrderSequence(AppendRefused):
         self.last_sequence = last_sequence
 
 
+class EarlierBatchAwaited(AppendRefused):
+    """A gap in a producer's sequence at the begin of a transaction, whose first batch has come and could
+    not be written then: it will be sent again, and so should be this one."""
+
+    def __init__(self, producer_id: int, sequence: int, awaited: int) -> None:
+        super().__init__(
+            f"producer {producer_id} sent sequence {sequence}, and {awaited} has to come again first"
+        )
+        self.producer_id = producer_id
+        self.sequence = sequence
+        self.awaited = awaited
+
+
 class DuplicateSequence(AppendRefused):
     """A batch older than the remembered ones: surely written before, its offset is forgotten."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -37,9 +37,10 @@ from transactions_kit.calls import (
 
 from ottla.cluster.names import CONSUMER_OFFSETS
 from ottla.coordinator.transactions.ending import Ending
-from ottla.coordinator.transactions.transaction import Identity
+from ottla.coordinator.transactions.transaction import Identity, TopicPartition
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.message import Message
+from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from ottla.protocol.messages.list_transactions import (
     ListTransactionsRequest,
@@ -331,6 +332,43 @@ def test_without_its_topic_there_is_no_coordinator(start_broker: StartBroker) ->
         again = ErrorCode.NOT_ENOUGH_REPLICAS
         assert send(wire, topic, "t", producer, b"x", patient=False).error_code == again
         assert send(wire, topic, "t", producer, b"x", version=9, patient=False).error_code == again
+
+
+@pytest.mark.parametrize("version", [9, 12])
+def test_a_batch_does_not_take_the_place_of_one_before_it_that_is_to_be_sent_again(
+    ready: BrokerThread, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    """Both were on their way when the first was refused; the coordinator can be asked for the second.
+    (A producer that is new to the partition may begin with any sequence.)"""
+
+    def loading(
+        _: Broker,
+        name: str,
+        producer: Identity,
+        partitions: Sequence[TopicPartition],
+        client: object,
+    ) -> Message:
+        codes = dict.fromkeys(partitions, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return AddPartitionsToTxnResponse(
+            results_by_transaction=[verification.result_of(name, codes)]
+        )
+
+    name = fresh_id()
+    with ready.wire() as wire:
+        topic = create_topic(wire)
+        producer = begin(wire, name)
+        if version < 12:
+            assert add(wire, name, producer, (topic, 0)) == [ErrorCode.NONE]
+        monkeypatch.setattr(verification, "_ask", loading)
+        refused = send(wire, topic, name, producer, b"first", version=version, patient=False)
+        assert refused.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        monkeypatch.undo()
+        early = send(wire, topic, name, producer, b"second", version=version, sequence=1)
+        assert early.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        for sequence, value in enumerate((b"first", b"second")):
+            sent(wire, topic, name, producer, value, version=version, sequence=sequence)
+        finish(wire, name, producer, True)
+        assert committed_values(wire, topic) == [b"first", b"second"]
 
 
 def test_verification_can_be_switched_off(start_broker: StartBroker) -> None:

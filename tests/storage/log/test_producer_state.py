@@ -18,6 +18,7 @@ from ottla.storage.errors import (
     AppendRefused,
     CoordinatorFenced,
     CorruptSnapshot,
+    EarlierBatchAwaited,
     InvalidProducerEpoch,
     InvalidTransactionState,
     OutOfOrderSequence,
@@ -141,6 +142,86 @@ class TestSequences:
         with pytest.raises(AppendRefused):
             writer.states.check(batch(sequence=7))
         assert writer.states.encode() == before
+
+
+class TestBeginnings:
+    """Of transactions, with batches that could not be written when they came."""
+
+    @pytest.mark.parametrize("first", [0, 77])
+    def test_an_unknown_producer_begins_with_the_lowest_sequence(
+        self, writer: Writer, first: int
+    ) -> None:
+        for step in (1, 0, 2):
+            writer.states.note_beginning(1, 0, first + step, 1000)
+        for step in (1, 2):
+            with pytest.raises(EarlierBatchAwaited) as refused:
+                writer.write(batch(sequence=first + step, transactional=True))
+            assert refused.value.awaited == first
+        for step in (0, 1, 2):
+            assert writer.write(batch(sequence=first + step, transactional=True)) is None
+
+    def test_a_known_producer_goes_on(self, writer: Writer) -> None:
+        writer.write(batch(sequence=0, records=3, transactional=True))
+        writer.mark()
+        for sequence in (3, 4):
+            writer.states.note_beginning(1, 0, sequence, 1000)
+        with pytest.raises(EarlierBatchAwaited):
+            writer.write(batch(sequence=4, transactional=True))
+        for sequence in (3, 4):
+            assert writer.write(batch(sequence=sequence, transactional=True)) is None
+        with pytest.raises(OutOfOrderSequence):
+            writer.write(batch(sequence=6, transactional=True))
+
+    def test_a_new_epoch_begins_at_zero(self, writer: Writer) -> None:
+        writer.write(batch(sequence=0, records=3, transactional=True))
+        writer.mark()
+        for sequence in (0, 1):
+            writer.states.note_beginning(1, 1, sequence, 1000)
+        with pytest.raises(EarlierBatchAwaited):
+            writer.write(batch(sequence=1, epoch=1, transactional=True))
+        assert writer.write(batch(sequence=0, epoch=1, transactional=True)) is None
+
+    def test_what_never_came_is_a_gap(self, writer: Writer) -> None:
+        writer.write(batch(sequence=0, transactional=True))
+        writer.mark()
+        for epoch, sequences in ((0, (2, 3)), (1, (1, 2))):
+            for sequence in sequences:
+                writer.states.note_beginning(1, epoch, sequence, 1000)
+            for sequence in sequences:
+                with pytest.raises(OutOfOrderSequence):
+                    writer.write(batch(sequence=sequence, epoch=epoch, transactional=True))
+
+    def test_of_another_epoch_say_nothing(self, writer: Writer) -> None:
+        writer.states.note_beginning(1, 3, 5, 1000)
+        writer.states.note_beginning(1, 2, 0, 1000)
+        with pytest.raises(EarlierBatchAwaited):
+            writer.write(batch(sequence=6, epoch=3, transactional=True))
+        writer.states.note_beginning(1, 4, 7, 1000)
+        assert writer.write(batch(sequence=7, epoch=4, transactional=True)) is None
+
+    def test_of_a_batch_without_a_sequence_are_none(self, writer: Writer) -> None:
+        writer.states.note_beginning(1, 0, -1, 1000)
+        assert writer.write(batch(sequence=0, transactional=True)) is None
+
+    def test_do_not_concern_replication(self, writer: Writer) -> None:
+        writer.states.note_beginning(1, 0, 0, 1000)
+        header = batch(sequence=1, transactional=True)
+        assert writer.write(header, Origin.REPLICATION) is None
+        assert writer.write(batch(sequence=2, transactional=True)) is None
+
+    def test_are_over_with_the_marker(self, writer: Writer) -> None:
+        writer.states.note_beginning(1, 0, 0, 1000)
+        writer.mark()
+        with pytest.raises(OutOfOrderSequence):
+            writer.write(batch(sequence=1, transactional=True))
+
+    def test_expire(self, writer: Writer) -> None:
+        writer.states.note_beginning(1, 0, 0, 1000)
+        writer.states.expire(999 + writer.states.expiration_ms)
+        with pytest.raises(EarlierBatchAwaited):
+            writer.write(batch(sequence=1))
+        assert writer.states.expire(1000 + writer.states.expiration_ms) == 0
+        assert writer.write(batch(sequence=1)) is None
 
 
 class TestDuplicates:

@@ -17,6 +17,7 @@ from ottla.record.batch import BatchHeader
 from ottla.storage.errors import (
     AppendRefused,
     CoordinatorFenced,
+    EarlierBatchAwaited,
     InvalidProducerEpoch,
     InvalidTransactionState,
     OutOfOrderSequence,
@@ -52,6 +53,8 @@ def after(sequence: int, steps: int) -> int:
 @dataclass
 class NaiveModel:
     producers: dict[int, NaiveProducer] = field(default_factory=dict)
+    # Producer id → (epoch, sequence, when) of all batches with which it wanted to begin a transaction.
+    beginnings: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
     # (first offset, marker's offset)
     unreplicated: list[tuple[int, int]] = field(default_factory=list)
     # Nobody was heard of for so long before it was loaded.
@@ -67,8 +70,18 @@ class NaiveModel:
 
     def judge(self, header: BatchHeader, origin: Origin) -> Duplicate | type[AppendRefused] | None:
         producer = self.producers.get(header.producer_id)
-        if producer is None or origin is Origin.REPLICATION:
+        if origin is Origin.REPLICATION:
             return None
+        asked = self.beginnings.get(header.producer_id, [])
+        newest = max((epoch for epoch, _, _ in asked), default=-1)
+        awaited = min((each for epoch, each, _ in asked if epoch == newest), default=None)
+        is_later = (
+            header.producer_epoch == newest
+            and awaited is not None
+            and header.base_sequence > awaited
+        )
+        if producer is None:
+            return EarlierBatchAwaited if is_later and origin is Origin.CLIENT else None
         first, last = header.base_sequence, after(header.base_sequence, header.last_offset_delta)
         same_epoch = producer.epoch == header.producer_epoch
         if origin is Origin.CLIENT and same_epoch:
@@ -82,7 +95,8 @@ class NaiveModel:
             if same_epoch and producer.batches:
                 expected = after(producer.batches[-1][1], 1)
             if first != expected:
-                return OutOfOrderSequence
+                is_awaited = is_later and awaited == expected
+                return EarlierBatchAwaited if is_awaited else OutOfOrderSequence
         if producer.transaction is not None and not header.is_transactional:
             return InvalidTransactionState
         return None
@@ -101,6 +115,7 @@ class NaiveModel:
         producer.heard_of = now
         if header.is_transactional and producer.transaction is None:
             producer.transaction = base
+            self.beginnings.pop(header.producer_id, None)
 
     def judge_marker(
         self, producer_id: int, epoch: int, coordinator_epoch: int, version: int
@@ -121,6 +136,7 @@ class NaiveModel:
         self, producer_id: int, epoch: int, marker: EndMarker, offset: int, timestamp: int, now: int
     ) -> CompletedTransaction | None:
         producer = self.producers.setdefault(producer_id, NaiveProducer(epoch))
+        self.beginnings.pop(producer_id, None)
         if producer.epoch != epoch:
             producer.batches = []
         producer.epoch = epoch
@@ -145,6 +161,7 @@ class NaiveModel:
         the time when the producer was heard of (the format has only one)."""
         left = copy.deepcopy(self)
         left.unreplicated = []
+        left.beginnings = {}
         for producer in left.producers.values():
             producer.timestamp = producer.heard_of
             producer.batches = [(*batch[:4], producer.timestamp) for batch in producer.batches[-1:]]
@@ -210,6 +227,22 @@ class ProducersAgainstTheModel(RuleBasedStateMachine):
         self.try_batch(
             batch(producer_id, epoch, sequence, records, transactional=transactional), origin
         )
+
+    @rule(
+        producer_id=producer_ids,
+        epoch_step=st.sampled_from([0, 0, 0, 1]),
+        jump=st.sampled_from([0, 0, 1, 2]),
+    )
+    def ask_for_a_beginning(self, producer_id: int, epoch_step: int, jump: int) -> None:
+        known = self.model.producers.get(producer_id)
+        epoch = (known.epoch if known else 0) + epoch_step
+        sequence = jump
+        if known and known.batches and not epoch_step:
+            sequence = after(known.batches[-1][1], 1 + jump)
+        self.states.note_beginning(producer_id, epoch, sequence, self.now)
+        asked = self.model.beginnings.setdefault(producer_id, [])
+        if epoch >= max((each for each, _, _ in asked), default=0):
+            asked.append((epoch, sequence, self.now))
 
     @rule(producer_id=producer_ids, back=st.integers(1, 7))
     def retry(self, producer_id: int, back: int) -> None:
@@ -291,6 +324,9 @@ class ProducersAgainstTheModel(RuleBasedStateMachine):
         assert self.states.expire(self.now) == len(expired)
         for producer_id in expired:
             del self.model.producers[producer_id]
+        for producer_id, asked in list(self.model.beginnings.items()):
+            if self.now - self.model.silence - asked[-1][2] >= 50:
+                del self.model.beginnings[producer_id]
 
     @rule()
     def take_snapshot(self) -> None:

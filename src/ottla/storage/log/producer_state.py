@@ -6,6 +6,10 @@ The rules are Kafka's:
 - a producer that the log does not know may begin with any sequence (its state may have expired, or
   its records may have been deleted), a known one goes on at its last sequence + 1; sequences wrap
   from 2^31 - 1 to 0;
+- but where it begins with a transaction, about which its coordinator is asked first, it begins with the
+  lowest sequence that came: of several requests on their way the first may have been refused, to be
+  sent again, and a later one must not take its place. (Kafka refuses that as any gap. Here the later
+  one is to be sent again as well, so that the transaction need not be aborted for it.)
 - a batch equal in epoch and in first and last sequence to one of the last five is a duplicate: it
   is not written again, and answered with the offset and timestamp of the original;
 - an older epoch is refused, a newer one begins with sequence 0 and makes the log forget the batches
@@ -39,6 +43,7 @@ from ottla.record.checksum import crc32c
 from ottla.storage.errors import (
     CoordinatorFenced,
     CorruptSnapshot,
+    EarlierBatchAwaited,
     InvalidProducerEpoch,
     InvalidTransactionState,
     OutOfOrderSequence,
@@ -258,6 +263,9 @@ class ProducerStates:
         self._silence = 0
         # Loaded from a snapshot: of each producer's batches only the last is known.
         self.thinned = False
+        # Producer id → epoch, lowest sequence and the clock when it last came, of transactional batches
+        # of producers with no transaction open, which their coordinators are or were asked about.
+        self._beginnings: dict[int, tuple[int, int, int]] = {}
         # First offset → producer id of the open transactions; first offsets increase, as
         # transactions are added in the order of the log.
         self._open: dict[int, int] = {}
@@ -271,17 +279,32 @@ class ProducerStates:
 
     # The hot path: data batches with a producer id
 
+    def note_beginning(self, producer_id: int, epoch: int, sequence: int, now: int) -> None:
+        """A client's transactional batch may be written once its coordinator has been asked: remembers
+        the lowest sequence with which its producer wanted to begin."""
+        if producer_id < 0 or sequence < 0:
+            return
+        known_epoch, lowest, _ = self._beginnings.get(producer_id, (epoch, sequence, now))
+        if known_epoch > epoch:
+            return
+        if known_epoch == epoch:
+            sequence = min(sequence, lowest)
+        self._beginnings[producer_id] = epoch, sequence, now
+
     def check(self, header: HeaderFields, origin: Origin = _CLIENT) -> Duplicate | None:
         """Whether a data batch may be written: the original if it is a duplicate, None if it is
         new.
 
-        Raises InvalidProducerEpoch, OutOfOrderSequence, InvalidTransactionState. Changes nothing.
+        Raises InvalidProducerEpoch, OutOfOrderSequence, EarlierBatchAwaited, InvalidTransactionState.
+        Changes nothing.
         The batch has passed `check_produced`, so a client's has a sequence. (When transactions
         verify their partitions before the first write, that check belongs here too.)
         """
         _, _, _, _, _, attributes, last_delta, _, _, producer_id, epoch, sequence, _ = header
         state = self.producers.get(producer_id)
         if state is None:
+            if origin is _CLIENT:
+                self._check_beginning(producer_id, epoch, sequence, None)
             return None
         if epoch == state.epoch:
             if sequence != state.next_sequence and origin is _CLIENT:
@@ -290,11 +313,13 @@ class ProducerStates:
                     if first == sequence and last == last_sequence:
                         return Duplicate(base_offset, last_offset, timestamp)
                 if sequence != 0 or state.next_sequence != NO_SEQUENCE:
+                    self._check_beginning(producer_id, epoch, sequence, state.next_sequence)
                     raise OutOfOrderSequence(producer_id, sequence, state.last_sequence)
         elif origin is not _REPLICATION:
             if epoch < state.epoch:
                 raise InvalidProducerEpoch(producer_id, epoch, state.epoch)
             if sequence != 0 and origin is _CLIENT:
+                self._check_beginning(producer_id, epoch, sequence, 0)
                 raise OutOfOrderSequence(producer_id, sequence, NO_SEQUENCE)
         if (
             state.transaction_first_offset >= 0
@@ -324,6 +349,7 @@ class ProducerStates:
             state.batches.clear()
         self.go_on(state, header, base_offset, last_offset, timestamp, now)
         if attributes & TRANSACTIONAL_BIT and state.transaction_first_offset < 0:
+            self._beginnings.pop(producer_id, None)
             state.transaction_first_offset = base_offset
             self._open[base_offset] = producer_id
             # Whatever is unstable already lies before it.
@@ -407,6 +433,7 @@ class ProducerStates:
     ) -> CompletedTransaction | None:
         """Takes a marker into account that was written at `offset`; None if it ended nothing (no
         batch of the transaction is in this log). Never refuses one."""
+        self._beginnings.pop(producer_id, None)
         state = self.producers.get(producer_id)
         if state is None:
             state = self.producers[producer_id] = ProducerState(producer_id, producer_epoch)
@@ -460,6 +487,12 @@ class ProducerStates:
         ]
         for producer_id in expired:
             del self.producers[producer_id]
+        if self._beginnings:
+            self._beginnings = {
+                producer_id: beginning
+                for producer_id, beginning in self._beginnings.items()
+                if beginning[2] > limit
+            }
         return len(expired)
 
     def truncate_head(self, log_start_offset: int) -> None:
@@ -636,6 +669,15 @@ class ProducerStates:
 
     # Inside
 
+    def _check_beginning(
+        self, producer_id: int, epoch: int, sequence: int, expected: int | None
+    ) -> None:
+        """EarlierBatchAwaited if a batch comes after the one with which its producer wanted to begin,
+        and which is to come again. `expected`: the sequence of that one, if it is known."""
+        known_epoch, lowest, _ = self._beginnings.get(producer_id, (epoch, sequence, 0))
+        if known_epoch == epoch and sequence > lowest and expected in (None, lowest):
+            raise EarlierBatchAwaited(producer_id, sequence, lowest)
+
     def _settle(self, below: int) -> None:
         """Lets go of the ended transactions with markers below an offset."""
         unreplicated = self._unreplicated
@@ -653,6 +695,7 @@ class ProducerStates:
 
     def _clear(self) -> None:
         self.producers.clear()
+        self._beginnings.clear()
         self._open.clear()
         self._unreplicated.clear()
         self.first_unstable_offset = None

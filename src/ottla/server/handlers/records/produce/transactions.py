@@ -4,10 +4,14 @@ The first batch of a transaction in a partition is written only if the coordinat
 server/coordination/verification.py. Between that, or a look that found the transaction open, and the
 append the loop may have its turn: then a marker may end the transaction in the partition, and the batch
 would open one that nobody ends. So where the producer's last marker is has to be the same at the append.
+
+The log is told with which sequence the producer wants to begin there: where this request is refused for
+now, one that was sent after it must not be taken for the first.
 """
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -77,6 +81,9 @@ def beginning(
                     )
                 else:
                     begins.setdefault(producer, []).append((target.topic, target.index))
+                    target.log.producers.note_beginning(
+                        *producer, header.base_sequence, time.time_ns() // 1_000_000
+                    )
             except StorageError:
                 # The append meets the same, and says so.
                 continue
