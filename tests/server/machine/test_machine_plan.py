@@ -103,7 +103,7 @@ def test_the_folder_of_a_cluster_is_no_data_folder(tmp_path: Path) -> None:
     (tmp_path / "cluster.json").touch()
     config = configuration(log_dirs=str(tmp_path), node_id="1")
     for count in (1, 2):
-        with pytest.raises(FolderOfMore, match=r"folder of a cluster, .* `ottla cluster start"):
+        with pytest.raises(BrokersMissing, match=r"folder of a cluster, .* `ottla cluster start"):
             check_folders(config, count)
     # A broker that has its logs there, too, is not kept from them.
     (tmp_path / "meta.properties").touch()

@@ -18,7 +18,8 @@ _CLUSTER: Final = "cluster.json"
 
 
 class BrokersMissing(Exception):
-    """A data folder holds logs of brokers that are not to be started; the sentence says which."""
+    """A data folder holds logs of brokers that are not to be started, or is a cluster's; the sentence says
+    which."""
 
 
 def check_folders(config: BrokerConfig, count: int) -> None:
@@ -26,7 +27,7 @@ def check_folders(config: BrokerConfig, count: int) -> None:
     wanted = range(config.node_id, config.node_id + count)
     for folder in config.log_dirs:
         if _is_of_cluster(folder):
-            raise FolderOfMore(
+            raise BrokersMissing(
                 f"{folder} is the folder of a cluster, whose brokers have their data in folders in it: "
                 f"start it with `ottla cluster start --data {folder}`, or serve from another folder"
             )
