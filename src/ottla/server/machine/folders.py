@@ -18,7 +18,7 @@ _CLUSTER: Final = "cluster.json"
 
 
 class BrokersMissing(Exception):
-    """A data folder holds logs of brokers that are not to be started, or is a cluster's; the sentence says
+    """A data folder holds logs of brokers that are not to be started, or a cluster; the sentence says
     which."""
 
 
