@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+import confluent_kafka
 import pytest
 from server_kit.broker_thread import BrokerThread
 from server_kit.calls import Topic, batch_of, create_topic, produce_request
@@ -54,6 +55,7 @@ from ottla.server.disk.lanes import Batches
 from ottla.server.handlers.records.produce import handler as produce_handler
 from ottla.server.handlers.records.produce import long
 from ottla.server.handlers.records.produce import request as request_layout
+from ottla.server.handlers.records.produce import transactions as produce_transactions
 from ottla.server.handlers.records.produce.request import Parts, read
 from ottla.storage.errors import StorageError
 
@@ -321,17 +323,59 @@ def test_a_topic_that_was_deleted_holds_nobody_back(ready: BrokerThread) -> None
 
 
 def test_without_its_topic_there_is_no_coordinator(start_broker: StartBroker) -> None:
-    with start_broker().wire() as wire:
+    running = start_broker()
+    running.run_async(running.broker.internal_topic(CONSUMER_OFFSETS))
+    with running.wire() as wire:
         topic = create_topic(wire)
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         producer = Identity(1, 0)
         assert init(wire, "t", patient=False).error_code == code
         assert end(wire, "t", producer, True, patient=False).error_code == code
         assert describe(wire, "t").error_code == code
-        # This broker may only not have heard of the topic, which was made for this producer.
-        again = ErrorCode.NOT_ENOUGH_REPLICAS
-        assert send(wire, topic, "t", producer, b"x", patient=False).error_code == again
-        assert send(wire, topic, "t", producer, b"x", version=9, patient=False).error_code == again
+        for version in (9, 11, 12):
+            refused = send(wire, topic, "t", producer, b"x", version=version, patient=False)
+            assert refused.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        for version in (3, 4, 5):
+            assert commit_offset(wire, "t", producer, "group", topic, 7, version) == code
+
+
+def test_a_leader_may_hear_of_the_coordinators_after_the_first_batch(
+    ready: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their topic is made for the first transactional id, and the coordinator serves it at once. A batch
+    that is refused for good meanwhile is given up by librdkafka, whose next transaction then begins with
+    the sequence after it: OUT_OF_ORDER_SEQUENCE_NUMBER."""
+    refused: list[Topic] = []
+
+    def has_not_heard(broker: Broker, *arguments: Any) -> None:
+        coordinators = broker.partitions.by_name[TRANSACTIONS]
+        if not refused:
+            refused.append(topic)
+            del broker.partitions.by_name[TRANSACTIONS]
+        verification.verify(broker, *arguments)
+        broker.partitions.by_name[TRANSACTIONS] = coordinators
+
+    with ready.wire() as wire:
+        topic = create_topic(wire)
+        monkeypatch.setattr(produce_transactions, "verify", has_not_heard)
+        producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": f"{ready.host}:{ready.port}",
+                "transactional.id": fresh_id(),
+                "log_level": 0,
+            }
+        )
+        producer.init_transactions(PATIENCE)
+        producer.begin_transaction()
+        producer.produce(topic.name, b"aborted", partition=0)
+        assert producer.flush(PATIENCE) == 0
+        producer.abort_transaction(PATIENCE)
+        producer.begin_transaction()
+        producer.produce(topic.name, b"committed", partition=0)
+        producer.commit_transaction(PATIENCE)
+        assert refused
+        assert values(wire, topic) == [b"aborted", b"committed"]
+        assert committed_values(wire, topic) == [b"committed"]
 
 
 @pytest.mark.parametrize("version", [9, 12])

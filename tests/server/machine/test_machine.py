@@ -162,6 +162,12 @@ def test_a_transaction_has_partitions_of_both_brokers(machine: Machine, topic: s
     with Admin(machine.bootstrap) as admin:
         admin.create_topic(topic, 2)
     assert {*leaders(machine.bootstrap, topic)} == {1, 2}
+    refused: list[confluent_kafka.KafkaError] = []
+
+    def delivered(error: confluent_kafka.KafkaError | None, _: confluent_kafka.Message) -> None:
+        if error is not None:
+            refused.append(error)
+
     # Enough ids that both brokers coordinate some.
     for number in range(6):
         theirs = confluent_kafka.Producer(
@@ -174,11 +180,13 @@ def test_a_transaction_has_partitions_of_both_brokers(machine: Machine, topic: s
         for text, ends in ((f"no {number}", False), (f"yes {number}", True)):
             theirs.begin_transaction()
             for partition in (0, 1):
-                theirs.produce(topic, text.encode(), partition=partition)
+                theirs.produce(topic, text.encode(), partition=partition, on_delivery=delivered)
             if ends:
                 theirs.commit_transaction(PATIENCE)
             else:
-                theirs.flush(PATIENCE)
+                assert theirs.flush(PATIENCE) == 0
+                # Else the next transaction would have a gap, and that would be told only then.
+                assert not refused, refused
                 theirs.abort_transaction(PATIENCE)
     with Producer(machine.bootstrap, transactional_id=topic) as ours:
         ours.init_transactions()
