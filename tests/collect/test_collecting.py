@@ -277,17 +277,12 @@ def test_files_that_wait_are_read_in_turn(
     collecting: Collecting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many others are followed in which nothing happens."""
-    with Admin(collecting.bootstrap) as admin:
-        topic = Resource.topic(collecting.topic)
-        admin.alter_configs(topic, assign={"max.message.bytes": "30000"})
-    # A round has one line of each of two files: a piece has as much as the longest line may have.
-    monkeypatch.setattr(collector, "PIECE", 1)
-    monkeypatch.setattr(collector, "ROUND", 40_000)
+    take_a_line_of_each_file(collecting, monkeypatch, at_once=2)
     for number in range(20):
         collecting.write(f"quiet-{number}.log", b"")
     names = [b"a", b"b", b"c"]
     for name in names:
-        collecting.write(f"{name.decode()}.log", (name + b" " + b"x" * 20_000 + b"\n") * 8)
+        collecting.write(f"{name.decode()}.log", long_lines(*[name] * 8))
     for number in range(20, 40):
         collecting.write(f"quiet-{number}.log", b"")
     collecting.once("*.log")
@@ -296,6 +291,44 @@ def test_files_that_wait_are_read_in_turn(
     for end in range(len(order)):
         counts = [order[:end].count(name) for name in names]
         assert max(counts) - min(counts) <= 1, order
+
+
+def test_a_new_file_follows_the_one_that_a_later_start_found_by_its_name(
+    collecting: Collecting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not one that had been renamed before that start."""
+    path = collecting.write("a.log", b"1\n")
+    collecting.once("a.log")
+    path.rename(path.with_suffix(".1"))
+    collecting.write("a.log", b"2\n")
+    collecting.once("a.log")
+    take_a_line_of_each_file(collecting, monkeypatch, at_once=1)
+    monkeypatch.setattr(following, "FIND_EVERY", 0.0)
+    collecting.write("a.log", long_lines(b"3", b"4", b"5"))
+
+    def rotate_once(*_: int) -> None:
+        if not path.with_suffix(".2").exists():
+            path.rename(path.with_suffix(".2"))
+            collecting.write("a.log", long_lines(b"6", b"7"))
+
+    collecting.once("a.log", sent=rotate_once)
+    order = [value.split()[0] for value in collecting.values()]
+    assert order == [b"1", b"2", b"3", b"4", b"5", b"6", b"7"]
+
+
+def long_lines(*names: bytes) -> bytes:
+    return b"".join(name + b" " + b"x" * 20_000 + b"\n" for name in names)
+
+
+def take_a_line_of_each_file(
+    collecting: Collecting, monkeypatch: pytest.MonkeyPatch, *, at_once: int
+) -> None:
+    """A round has one long line of each file, and of so many files."""
+    with Admin(collecting.bootstrap) as admin:
+        topic = Resource.topic(collecting.topic)
+        admin.alter_configs(topic, assign={"max.message.bytes": "30000"})
+    monkeypatch.setattr(collector, "PIECE", 1)  # as much as the longest line may have
+    monkeypatch.setattr(collector, "ROUND", at_once * 20_000)
 
 
 def test_from_the_end_means_the_first_start_only(collecting: Collecting) -> None:

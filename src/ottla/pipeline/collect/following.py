@@ -121,8 +121,7 @@ class Following:
                     continue
                 key = file.key
                 if key not in self._files:
-                    earlier = [other for other in self if other.path == file.path]
-                    file.follows = earlier[-1] if earlier else None
+                    file.follows = _last_at(file.path, self)
                     file.unsaved = (
                         True  # so that it is looked for if it is renamed before it is read
                     )
@@ -169,20 +168,25 @@ class Following:
 
     def _find_renamed(self, places: Iterable[Place]) -> list[Place]:
         gone = []
+        renamed: dict[tuple[int, int], FollowedFile] = {}
+        known = set(self._files)
         for place in places:
-            if place.key in self._files or place.pattern not in self._patterns.patterns:
+            if place.key in known or place.pattern not in self._patterns.patterns:
                 continue
             file = open_renamed(place)
-            if file is None or file.key in self._files:
+            if file is None or file.key in known:
                 gone.append(place)
                 continue
             file.listed = False
             file.unsaved = file.key != place.key
             file.at = file.spot(place.position, place.part)
-            for other in self:
-                if other.path == file.path:
-                    other.follows = file
-            self._files[file.key] = file
+            file.follows = _last_at(file.path, renamed.values())
+            renamed[file.key] = file
+            known.add(file.key)
+        for other in self:
+            other.follows = _last_at(other.path, renamed.values()) or other.follows
+        # Before those that have their names now, which the next ones of these names are to follow.
+        self._files = renamed | self._files
         return gone
 
     # Files that are emptied, copied, deleted
@@ -250,6 +254,11 @@ class Following:
             if other.follows is file:
                 other.follows = None
         file.close()
+
+
+def _last_at(path: str, files: Iterable[FollowedFile]) -> FollowedFile | None:
+    """The last of the files that were found at a path."""
+    return next((file for file in reversed(list(files)) if file.path == path), None)
 
 
 def _of_other_device(file: FollowedFile, places: Places) -> Place | None:
