@@ -121,7 +121,8 @@ class Following:
                     continue
                 key = file.key
                 if key not in self._files:
-                    file.follows = _last_at(file.path, self)
+                    earlier = [other for other in self if other.path == file.path]
+                    file.follows = earlier[-1] if earlier else None
                     file.unsaved = (
                         True  # so that it is looked for if it is renamed before it is read
                     )
@@ -170,6 +171,10 @@ class Following:
         gone = []
         renamed: dict[tuple[int, int], FollowedFile] = {}
         known = set(self._files)
+        # By their names: the last ones, and the last ones that were not read to their ends. Only what
+        # is to be read makes a chain: there may be thousands of files that are not.
+        last: dict[str, FollowedFile] = {}
+        unread: dict[str, FollowedFile] = {}
         for place in places:
             if place.key in known or place.pattern not in self._patterns.patterns:
                 continue
@@ -180,11 +185,13 @@ class Following:
             file.listed = False
             file.unsaved = file.key != place.key
             file.at = file.spot(place.position, place.part)
-            file.follows = _last_at(file.path, renamed.values())
-            renamed[file.key] = file
+            file.follows = unread.get(file.path)
+            if file.size > file.at.position:
+                unread[file.path] = file
+            renamed[file.key] = last[file.path] = file
             known.add(file.key)
         for other in self:
-            other.follows = _last_at(other.path, renamed.values()) or other.follows
+            other.follows = other.follows or last.get(other.path)
         # Before those that have their names now, which the next ones of these names are to follow.
         self._files = renamed | self._files
         return gone
@@ -254,11 +261,6 @@ class Following:
             if other.follows is file:
                 other.follows = None
         file.close()
-
-
-def _last_at(path: str, files: Iterable[FollowedFile]) -> FollowedFile | None:
-    """The last of the files that were found at a path."""
-    return next((file for file in reversed(list(files)) if file.path == path), None)
 
 
 def _of_other_device(file: FollowedFile, places: Places) -> Place | None:
