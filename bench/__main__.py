@@ -8,6 +8,7 @@ import gc
 import json
 import os
 import platform
+import shlex
 import signal
 import subprocess
 import time
@@ -181,7 +182,7 @@ def _environment() -> dict[str, Any]:
 
 def _command(options: argparse.Namespace) -> str:
     """What repeats this run, without the files that its results went to."""
-    words = ["python", "-m", "bench", *options.names]
+    words = ["python", "-m", "bench", *map(shlex.quote, options.names)]
     words += ["--quick"] * options.quick
     words += [f"--peer {options.peer}"] * (options.peer != "auto")
     for name in ("rounds", "seconds", "records", "gigabytes"):
