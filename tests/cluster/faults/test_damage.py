@@ -17,6 +17,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from ottla import Admin
 from ottla.logfiles.folders import NotALog, find_logs
 from ottla.storage.scrub import note_damage, scrub_log
 from ottla.testing.cluster import LocalCluster
@@ -168,6 +169,12 @@ def test_the_only_replica_in_sync_stays_as_it_is(scrubbed: Scene) -> None:
     for broker in scene.numbers:
         if broker != leader:
             scene.cluster.kill(broker)
+    # Before they are known to be away, the leadership is handed over to one of them.
+    with Admin(scene.address(leader)) as admin:
+        wait_until(
+            "the others are known to be away",
+            lambda: [each.id for each in admin.describe_cluster().brokers] == [leader],
+        )
     log_file = scene.cluster.log_path(leader)
     flip(scene, leader)
     wait_until(
