@@ -21,6 +21,7 @@ from store_kit.members import (
     cluster_over,
     eventually,
     run_with_faults,
+    run_without_faults,
 )
 
 from ottla.cluster import layout
@@ -65,11 +66,7 @@ def test_lost_records_are_told_of_although_the_session_is_lost_before_it_is_take
         (partition,) = second.image.topics["t"].partitions
         assert (partition.leader, partition.isr, partition.elr) == (1, (1,), ())
 
-    async def whole() -> None:
-        async with cluster_over(tmp_path / "metadata.db", None, 0) as cluster:
-            await scenario(cluster)
-
-    asyncio.run(whole())
+    run_without_faults(tmp_path, scenario)
 
 
 def test_when_the_controller_goes_another_takes_office(run: Run) -> None:
@@ -337,11 +334,7 @@ def test_a_broker_is_fenced_while_it_looks_at_its_registration(tmp_path: Path) -
         go_on.set()
         await eventually(lambda: second.epoch > epoch and second.is_member)
 
-    async def whole() -> None:
-        async with cluster_over(tmp_path / "metadata.db", None, 0) as cluster:
-            await scenario(cluster)
-
-    asyncio.run(whole())
+    run_without_faults(tmp_path, scenario)
 
 
 def test_a_broker_that_goes_while_the_store_is_silent_is_fenced_all_the_same(
@@ -406,11 +399,7 @@ def test_a_broker_that_is_taken_in_before_it_knows_its_epoch_is_told(tmp_path: P
         await eventually(lambda: second.epoch > epoch)
         await eventually(lambda: told == [True])
 
-    async def whole() -> None:
-        async with cluster_over(tmp_path / "metadata.db", None, 0) as cluster:
-            await scenario(cluster)
-
-    asyncio.run(whole())
+    run_without_faults(tmp_path, scenario)
 
 
 def test_a_session_in_which_it_cannot_register_is_not_left_behind(
@@ -435,11 +424,7 @@ def test_a_session_in_which_it_cannot_register_is_not_left_behind(
         await cluster.own.multi([Delete(layout.broker_path(2))])
         await eventually(lambda: second.epoch > epoch and second.is_member)
 
-    async def whole() -> None:
-        async with cluster_over(tmp_path / "metadata.db", None, 0) as cluster:
-            await scenario(cluster)
-
-    asyncio.run(whole())
+    run_without_faults(tmp_path, scenario)
 
 
 def test_a_broker_without_descriptors_connects_anew_once_it_has_some(
@@ -461,11 +446,7 @@ def test_a_broker_without_descriptors_connects_anew_once_it_has_some(
         await eventually(lambda: second.epoch > epoch and second.is_member)
         await cluster.agree()
 
-    async def whole() -> None:
-        async with cluster_over(tmp_path / "metadata.db", None, 0) as cluster:
-            await scenario(cluster)
-
-    asyncio.run(whole())
+    run_without_faults(tmp_path, scenario)
 
 
 @pytest.mark.parametrize(
@@ -502,11 +483,7 @@ def test_the_metadata_are_followed_again_once_what_was_spoilt_is_mended(
         await cluster.agree()
         assert "u" in second.image.topics
 
-    async def whole() -> None:
-        async with cluster_over(tmp_path / "metadata.db", None, 0) as cluster:
-            await scenario(cluster)
-
-    asyncio.run(whole())
+    run_without_faults(tmp_path, scenario)
 
 
 def test_closing_while_it_reconnects_leaves_no_session(tmp_path: Path) -> None:

@@ -160,9 +160,17 @@ Run = Callable[[Scenario], None]
 
 def run_with_faults(tmp_path: Path, scenario: Scenario) -> None:
     """Runs a scenario over a store that has faults when the scenario says so."""
+    _run_once(tmp_path, Faults(), scenario)
 
+
+def run_without_faults(tmp_path: Path, scenario: Scenario) -> None:
+    """Runs a scenario over the embedded store itself."""
+    _run_once(tmp_path, None, scenario)
+
+
+def _run_once(tmp_path: Path, faults: Faults | None, scenario: Scenario) -> None:
     async def whole() -> None:
-        async with cluster_over(tmp_path / "metadata.db", Faults(), 0) as cluster:
+        async with cluster_over(tmp_path / "metadata.db", faults, 0) as cluster:
             await scenario(cluster)
 
     asyncio.run(whole())
